@@ -1,0 +1,336 @@
+"""The public operator: check, choose, run. Registered with torch.library, so it compiles, exports and differentiates."""
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from cosformer.ops import chunked
+from cosformer.ops.backends import choose_backend
+from cosformer.ops.checks import (
+    check_horizon,
+    check_inputs,
+    check_key_mask,
+    check_offsets,
+    check_options,
+    check_state,
+)
+from cosformer.ops.features import angle, empty_like_rows, sum_dtype
+from cosformer.ops.packed import Sequences, batch_sequences, packed_sequences, sequence_lengths
+from cosformer.ops.problem import Problem
+from cosformer.ops.state import AttentionState
+
+
+@overload
+def cosformer_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., horizon: int | None = ..., key_mask: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ..., cu_seqlens_k: Tensor | None = ..., state: AttentionState | None = ...,
+    return_state: Literal[False] = ..., feature_map: str = ..., normalize: bool = ..., eps: float = ...,
+    backend: str = ...,
+) -> Tensor: ...  # fmt: skip
+
+
+@overload
+def cosformer_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., horizon: int | None = ..., key_mask: Tensor | None = ...,
+    cu_seqlens: Tensor | None = ..., cu_seqlens_k: Tensor | None = ..., state: AttentionState | None = ...,
+    return_state: Literal[True], feature_map: str = ..., normalize: bool = ..., eps: float = ..., backend: str = ...,
+) -> tuple[Tensor, AttentionState]: ...  # fmt: skip
+
+
+def cosformer_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, horizon: int | None = None,
+    key_mask: Tensor | None = None, cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None,
+    state: AttentionState | None = None, return_state: bool = False, feature_map: str = "relu", normalize: bool = True,
+    eps: float = 1e-6, backend: str = "auto",
+) -> Tensor | tuple[Tensor, AttentionState]:  # fmt: skip
+    """o[t] = Σ_s w[t,s] v[s] / Σ_s w[t,s],  w[t,s] = φ(q[t])·φ(k[s])·cos(π(t−s)/(2M)),  in time linear in T and S.
+
+    q [B,H,T,K]; k [B,Hkv,S,K]; v [B,Hkv,S,V]; o [B,H,T,V]. H is a multiple of Hkv: query head h reads key head
+    h // (H/Hkv). Any strides. Inputs and output share one dtype; sums are fp32 (fp64 for fp64).
+
+    causal        only s <= t; with T < S the queries are the last T of S positions.
+    horizon       M >= T and S (plus what the state holds). None: max(T, S), or the state's. Fix it where a prefix must
+                  keep its outputs when the sequence grows.
+    key_mask      [B, S] bool, True where a key counts. Masked keys vanish, whatever they hold.
+    cu_seqlens    [N+1] offsets of sequences packed into one row (B = 1); cu_seqlens_k where keys are packed
+                  differently. Positions and states restart at each.
+    state         what came before position 0; return_state: also return what comes after the last key. One row per
+                  sequence.
+    feature_map   φ: relu (the paper's), identity, leaky_relu, elu1, silu.
+    normalize     False leaves out the denominator. A denominator |z| < eps counts as eps: rows without weight give 0.
+    backend       auto, cpu (compiled), torch. `cosformer env` tells what auto takes here and why.
+    """
+    if torch.is_autocast_enabled(q.device.type):
+        low = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x.to(low) if x.dtype in (torch.float32, torch.bfloat16, torch.float16) else x for x in (q, k, v))
+    check_options(feature_map, backend, eps)
+    check_inputs(q, k, v)
+    check_key_mask(key_mask, k)
+    check_offsets(cu_seqlens, cu_seqlens_k, q)
+    (b, _, t, _), s = q.shape, k.shape[2]
+    if causal and t > s and cu_seqlens is None:
+        raise ValueError(
+            f"causal=True but T={t} > S={s}: the queries are the last T of S positions, so T must not exceed S; "
+            "pass the missing keys, or what came before as `state`"
+        )
+    if cu_seqlens is not None and cu_seqlens_k is None:
+        cu_seqlens_k = cu_seqlens
+    if state is not None:
+        check_state(state, b if cu_seqlens is None else cu_seqlens.shape[0] - 1, k, v, horizon)
+        horizon = state.horizon
+    elif return_state and horizon is None:
+        raise ValueError(
+            "return_state=True needs a horizon: a horizon that follows the length would change every earlier output; "
+            "pass horizon= the longest sequence you will ever continue to"
+        )
+    past = state.length if state is not None else 0
+    if cu_seqlens is None and isinstance(past, int | torch.SymInt):
+        check_horizon(horizon, max(t, s), past)
+        horizon = max(t, s) if horizon is None else horizon
+    else:  # lengths are values of a tensor: the operator looks at them when it runs
+        check_horizon(horizon, 1, 0)
+    o, _, sums, norm = torch.ops.cosformer.attention(
+        q, k, v, key_mask, cu_seqlens, cu_seqlens_k, state.sums if state is not None else None,
+        state.norm if state is not None else None, past if isinstance(past, Tensor) else None, causal,
+        horizon or 0, feature_map, normalize, eps, return_state, backend,
+    )  # fmt: skip
+    if not return_state:
+        return o
+    assert horizon is not None
+    length = (s if cu_seqlens_k is None else sequence_lengths(cu_seqlens_k)) + past
+    return o, AttentionState(sums=sums, norm=norm, length=length, horizon=horizon)
+
+
+def attention_step(
+    q: Tensor, k: Tensor, v: Tensor, state: AttentionState, *, key_mask: Tensor | None = None,
+    feature_map: str = "relu", normalize: bool = True, eps: float = 1e-6, backend: str = "auto",
+) -> Tensor:  # fmt: skip
+    """One token of generation: updates `state` in place and returns o [B,H,1,V]. Costs the same at every position.
+
+    q [B,H,1,K]; k, v [B,Hkv,1,*]. For gradients use `cosformer_attention(..., causal=True, state=, return_state=True)`.
+    """
+    check_options(feature_map, backend, eps)
+    check_inputs(q, k, v)
+    check_key_mask(key_mask, k)
+    check_state(state, q.shape[0], k, v, None)
+    if q.shape[2] != 1 or k.shape[2] != 1:
+        raise ValueError(
+            f"attention_step takes one token, got T={q.shape[2]}, S={k.shape[2]}: "
+            "use cosformer_attention(..., causal=True, state=state, return_state=True) for several"
+        )
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or state.sums.requires_grad):
+        raise RuntimeError(
+            "attention_step updates its state in place and records no gradient: run it under torch.no_grad(), or use "
+            "cosformer_attention(..., causal=True, state=state, return_state=True)"
+        )
+    past = state.length
+    check_horizon(state.horizon, 1, int(past.max()) if isinstance(past, Tensor) else past)
+    if torch.compiler.is_compiling():
+        o = torch.ops.cosformer.step(
+            q, k, v, state.sums, state.norm, key_mask, state.horizon, feature_map, normalize, eps, backend
+        )
+    else:  # the dispatcher's toll would double the cost of a step
+        o = _step(q, k, v, state.sums, state.norm, key_mask, state.horizon, feature_map, normalize, eps, backend)
+    state.length = past + 1
+    return o
+
+
+# --- torch.library ------------------------------------------------------------------------------------------------
+
+
+def _sequences(
+    q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, past: Tensor | None, causal: bool, horizon: int
+) -> tuple[Sequences, int]:
+    """The sequences and the horizon, once the values of offsets and lengths can be looked at."""
+    if cu_q is None or cu_k is None:
+        sequences = batch_sequences(q.shape[0], q.shape[2], k.shape[2])
+    else:
+        sequences = packed_sequences(cu_q, cu_k, q.shape[2], k.shape[2], causal)
+    if horizon == 0:
+        return sequences, sequences.longest
+    check_horizon(horizon, sequences.longest, int(past.max()) if past is not None else 0)
+    return sequences, horizon
+
+
+def _in_layout(result: Tensor, like: Tensor) -> Tensor:
+    """`result` in the memory order promised to the compiler (empty_like_rows)."""
+    promised = empty_like_rows(like, result.shape[3])
+    return result if result.stride() == promised.stride() else promised.copy_(result)
+
+
+@torch.library.custom_op("cosformer::attention", mutates_args=())
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None,
+    state: Tensor | None, norm: Tensor | None, past: Tensor | None, causal: bool, horizon: int, feature_map: str,
+    normalize: bool, eps: float, return_state: bool, backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
+    problem = Problem(causal, angle(horizon), feature_map, normalize, eps, return_state)
+    with torch.autocast(q.device.type, enabled=False):  # sums stay in fp32
+        o, z, sums, norms = choose_backend(backend, q.device).backend.forward(
+            q, k, v, key_mask, state, norm, sequences, problem
+        )
+    return _in_layout(o, q), z, sums, norms
+
+
+@_attention.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None,
+    state: Tensor | None, norm: Tensor | None, past: Tensor | None, causal: bool, horizon: int, feature_map: str,
+    normalize: bool, eps: float, return_state: bool, backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dtype, n = sum_dtype(q.dtype), q.shape[0] if cu_q is None else cu_q.shape[0] - 1
+    shape = (n, k.shape[1], 2, k.shape[3])
+    return (
+        empty_like_rows(q, v.shape[3]), q.new_empty(q.shape[:3] if normalize else (0,), dtype=dtype),
+        q.new_empty((*shape, v.shape[3]) if return_state else (0,), dtype=dtype),
+        q.new_empty(shape if return_state else (0,), dtype=dtype),
+    )  # fmt: skip
+
+
+@torch.library.custom_op("cosformer::attention_backward", mutates_args=())
+def _attention_backward(
+    do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
+    key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, state: Tensor | None, norm: Tensor | None,
+    past: Tensor | None, causal: bool, horizon: int, feature_map: str, normalize: bool, eps: float, backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
+    problem = Problem(causal, angle(horizon), feature_map, normalize, eps)
+    with torch.autocast(q.device.type, enabled=False):
+        dq, dk, dv, ds, dn = choose_backend(backend, q.device).backend.backward(
+            do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, sequences, problem
+        )
+    ds, dn = (z.new_empty(0) if x is None else x for x in (ds, dn))
+    return _in_layout(dq, q), _in_layout(dk, k), _in_layout(dv, v), ds, dn
+
+
+@_attention_backward.register_fake
+def _(
+    do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
+    key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, state: Tensor | None, norm: Tensor | None,
+    past: Tensor | None, causal: bool, horizon: int, feature_map: str, normalize: bool, eps: float, backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return (
+        empty_like_rows(q, q.shape[3]), empty_like_rows(k, k.shape[3]), empty_like_rows(v, v.shape[3]),
+        z.new_empty(0 if state is None else state.shape), z.new_empty(0 if norm is None else norm.shape),
+    )  # fmt: skip
+
+
+_TENSORS = 9  # of the arguments of cosformer::attention, how many are tensors; options follow
+
+
+def _setup(ctx, inputs, output) -> None:
+    q, k, v, key_mask, cu_q, cu_k, state, norm, past, *options = inputs
+    ctx.save_for_backward(q, k, v, output[0], output[1], key_mask, cu_q, cu_k, state, norm, past)
+    ctx.options = options
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, do, dz, dstate, dnorm):
+    q, k, v, o, z, key_mask, cu_q, cu_k, state, norm, past = ctx.saved_tensors
+    causal, horizon, feature_map, normalize, eps, return_state, backend = ctx.options
+    nothing = (None,) * len(ctx.options)
+    if do is None and dstate is None and dnorm is None:
+        return (None,) * _TENSORS + nothing
+    if do is None:
+        do = torch.zeros_like(o)
+    if dstate is None and dnorm is not None:
+        dstate = dnorm.new_zeros(*dnorm.shape, v.shape[3])
+    if dnorm is None and dstate is not None:
+        dnorm = dstate.new_zeros(dstate.shape[:-1])
+    dq, dk, dv, ds, dn = torch.ops.cosformer.attention_backward(
+        do, dstate, dnorm, q, k, v, o, z, key_mask, cu_q, cu_k, state, norm, past, causal, horizon, feature_map,
+        normalize, eps, backend,
+    )  # fmt: skip
+    return (dq, dk, dv, None, None, None, None if state is None else ds, None if norm is None else dn, None, *nothing)
+
+
+_attention.register_autograd(_backward, setup_context=_setup)
+
+
+def _setup_double(ctx, inputs, output) -> None:
+    do, dstate, dnorm, q, k, v, _, _, *rest = inputs
+    ctx.save_for_backward(do, dstate, dnorm, q, k, v, *rest[:6])
+    ctx.options = rest[6:]
+
+
+def _double_backward(ctx, *grads):
+    """Second derivatives: differentiate the plain torch form twice. Its memory grows with every frame of the length."""
+    do, dstate, dnorm, q, k, v, key_mask, cu_q, cu_k, state, norm, past = ctx.saved_tensors
+    causal, horizon, feature_map, normalize, eps, _ = ctx.options
+    sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
+    problem = Problem(causal, angle(horizon), feature_map, normalize, eps, dstate is not None)
+    again = torch.is_grad_enabled()
+    with torch.enable_grad(), torch.autocast(q.device.type, enabled=False):
+        outer = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in (do, dstate, dnorm)]
+        inner = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in (q, k, v, state, norm)]
+        o, _, sums, norms = chunked.forward(*inner[:3], key_mask, *inner[3:], sequences, problem)
+        pairs = [(y, dy) for y, dy in zip((o, sums, norms), outer, strict=True) if dy is not None]
+        wanted = [x for x in inner if x is not None]
+        first = torch.autograd.grad(
+            [y for y, _ in pairs], wanted, [dy for _, dy in pairs], create_graph=True, materialize_grads=True
+        )
+        weights = [g for x, g in zip(inner, grads, strict=True) if x is not None]
+        inputs = [x for x in (*outer, *inner) if x is not None]
+        second = iter(torch.autograd.grad(first, inputs, weights, create_graph=again, allow_unused=True))
+    d_outer = [None if x is None else next(second) for x in outer]
+    dq, dk, dv, ds, dn = (None if x is None else next(second) for x in inner)
+    return (*d_outer, dq, dk, dv, None, None, None, None, None, ds, dn, None, *(None,) * len(ctx.options))
+
+
+_attention_backward.register_autograd(_double_backward, setup_context=_setup_double)
+
+
+def _fold(info, in_dims, args, tensors: int):
+    """A vmapped dimension becomes part of the batch."""
+    folded = []
+    for x, dim in zip(args[:tensors], in_dims[:tensors], strict=True):
+        if x is not None:
+            x = x.unsqueeze(0).expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            x = x.flatten(0, 1)
+        folded.append(x)
+    return (*folded, *args[tensors:])
+
+
+def _unfold(info, results):
+    parts = [(x, None) if x.numel() == 0 else (x.unflatten(0, (info.batch_size, -1)), 0) for x in results]
+    return tuple(x for x, _ in parts), tuple(dim for _, dim in parts)
+
+
+def _refuse_packed(*tensors: Tensor | None) -> None:
+    if any(x is not None for x in tensors):
+        raise NotImplementedError(
+            "vmap over packed sequences (cu_seqlens): a packed row has no batch to fold into; pad them"
+        )
+
+
+@_attention.register_vmap
+def _(info, in_dims, *args):
+    _refuse_packed(args[4], args[5], args[8])
+    return _unfold(info, torch.ops.cosformer.attention(*_fold(info, in_dims, args, _TENSORS)))
+
+
+@_attention_backward.register_vmap
+def _(info, in_dims, *args):
+    _refuse_packed(args[9], args[10], args[13])
+    return _unfold(info, torch.ops.cosformer.attention_backward(*_fold(info, in_dims, args, 14)))
+
+
+def _step(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, norm: Tensor, key_mask: Tensor | None, horizon: int,
+    feature_map: str, normalize: bool, eps: float, backend: str,
+) -> Tensor:  # fmt: skip
+    problem = Problem(True, angle(horizon), feature_map, normalize, eps)
+    return choose_backend(backend, q.device).backend.step(q, k, v, state, norm, key_mask, problem)
+
+
+_step_op = torch.library.custom_op("cosformer::step", _step, mutates_args=("state", "norm"))
+
+
+@_step_op.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, norm: Tensor, key_mask: Tensor | None, horizon: int,
+    feature_map: str, normalize: bool, eps: float, backend: str,
+) -> Tensor:  # fmt: skip
+    return empty_like_rows(q, v.shape[3])

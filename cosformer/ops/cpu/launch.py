@@ -1,0 +1,207 @@
+"""Calls the compiled kernel: describes each tensor to it, and spells forward, backward and step as walks over time."""
+
+import ctypes
+from ctypes import c_double, c_int32, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.cpu.build import load_library
+from cosformer.ops.features import clamp_norm, conjugate, empty_like_rows, sum_dtype, turn
+from cosformer.ops.packed import Sequences
+from cosformer.ops.problem import Gradients, Problem, Results
+
+_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+_MAPS = {"identity": 0, "relu": 1, "leaky_relu": 2, "elu1": 3, "silu": 4}
+
+
+class _Operand(ctypes.Structure):
+    _fields_ = (
+        ("data", c_void_p), ("strides", c_int64 * 4), ("width", c_int64), ("heads", c_int64), ("length", c_int64),
+        ("scale", c_void_p), ("column", c_void_p), ("mask", c_void_p), ("mask_strides", c_int64 * 2),
+        ("dtype", c_int32), ("map", c_int32), ("ones", c_int32), ("unused", c_int32),
+    )  # fmt: skip
+
+
+class _Walk(ctypes.Structure):
+    _fields_ = (
+        ("a", _Operand), ("b", _Operand), ("c", _Operand), ("out", _Operand), ("x", _Operand),
+        ("sequences", c_int64), ("heads", c_int64), ("group_a", c_int64), ("group_b", c_int64),
+        ("a_start", c_void_p), ("a_length", c_void_p), ("b_start", c_void_p), ("b_length", c_void_p),
+        ("state_in", c_void_p), ("norm_in", c_void_p), ("state_out", c_void_p), ("norm_out", c_void_p), ("z", c_void_p),
+        ("theta", c_double), ("eps", c_double), ("threads", c_int64),
+        ("packed", c_int32), ("causal", c_int32), ("reverse", c_int32), ("unused", c_int32),
+    )  # fmt: skip
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("q", _Operand), ("k", _Operand), ("v", _Operand), ("o", _Operand),
+        ("batch", c_int64), ("heads", c_int64), ("group", c_int64), ("state", c_void_p), ("norm", c_void_p),
+        ("theta", c_double), ("eps", c_double), ("threads", c_int64), ("normalize", c_int32), ("unused", c_int32),
+    )  # fmt: skip
+
+
+def _operand(
+    x: Tensor, *, map: str = "identity", mask: Tensor | None = None, scale: Tensor | None = None,
+    column: Tensor | None = None, ones: bool = False,
+) -> _Operand:  # fmt: skip
+    """x [B, H, T, D]; mask [B, T] bool; scale, column [B, H, T] contiguous. The caller keeps them alive."""
+    o = _Operand()
+    o.data, o.strides[:], o.dtype = x.data_ptr(), x.stride(), _DTYPES[x.dtype]
+    _, o.heads, o.length, o.width = x.shape
+    o.map, o.ones = _MAPS[map], ones
+    if mask is not None:
+        o.mask, o.mask_strides[:] = mask.data_ptr(), mask.stride()
+    if scale is not None:
+        o.scale = scale.data_ptr()
+    if column is not None:
+        o.column = column.data_ptr()
+    return o
+
+
+def _walk(
+    a: _Operand, b: _Operand, c: _Operand, out: _Operand, *, problem: Problem, sequences: Sequences, heads: int,
+    dtype: torch.dtype, x: _Operand | None = None, backward_in_time: bool = False, targets_are_keys: bool = False,
+    state_in: Tensor | None = None, norm_in: Tensor | None = None, state_out: Tensor | None = None,
+    norm_out: Tensor | None = None, z: Tensor | None = None,
+) -> None:  # fmt: skip
+    library = load_library()
+    n = len(sequences)
+    lists = [sequences.q_starts, sequences.q_lengths, sequences.k_starts, sequences.k_lengths]
+    if targets_are_keys:
+        lists = lists[2:] + lists[:2]
+    arrays = [(c_int64 * n)(*values) for values in lists]
+    w = _Walk(a=a, b=b, c=c, out=out)
+    if x is not None:
+        w.x = x
+    w.sequences, w.heads, w.group_a, w.group_b = n, heads, a.heads // heads, b.heads // heads
+    w.a_start, w.a_length, w.b_start, w.b_length = (ctypes.addressof(array) for array in arrays)
+    for name, tensor in (
+        ("state_in", state_in), ("norm_in", norm_in), ("state_out", state_out), ("norm_out", norm_out), ("z", z),
+    ):  # fmt: skip
+        if tensor is not None:
+            setattr(w, name, tensor.data_ptr())
+    w.theta, w.eps, w.threads = problem.theta, problem.eps, torch.get_num_threads()
+    w.packed, w.causal, w.reverse = sequences.packed, problem.causal, backward_in_time
+    call = library.handle.cosformer_walk_f64 if dtype == torch.float64 else library.handle.cosformer_walk_f32
+    call(ctypes.byref(w))
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None,
+    sequences: Sequences, problem: Problem,
+) -> Results:  # fmt: skip
+    n, heads, dtype = len(sequences), k.shape[1], sum_dtype(q.dtype)
+    o = _result_like(q, v.shape[3])
+    z = q.new_empty(q.shape[:3] if problem.normalize else (0,), dtype=dtype)
+    shape = (n, heads, 2, k.shape[3]) if problem.return_state else (0,)
+    state_out = q.new_empty((*shape, v.shape[3]) if problem.return_state else (0,), dtype=dtype)
+    norm_out = q.new_empty(shape, dtype=dtype)
+    state, norm = (x.contiguous() if x is not None else None for x in (state, norm))
+    _walk(
+        _operand(q, map=problem.feature_map), _operand(k, map=problem.feature_map, mask=key_mask),
+        _operand(v, mask=key_mask), _operand(o), problem=problem, sequences=sequences, heads=heads, dtype=dtype,
+        state_in=state, norm_in=norm, z=z if problem.normalize else None,
+        state_out=state_out if problem.return_state else None, norm_out=norm_out if problem.return_state else None,
+    )  # fmt: skip
+    return Results(o, z, state_out, norm_out)
+
+
+def backward(
+    do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
+    key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
+) -> Gradients:  # fmt: skip
+    """Three walks: dq forward in time, dk and dv against it (any order where attention is not causal)."""
+    n, heads, dtype, theta = len(sequences), k.shape[1], sum_dtype(q.dtype), problem.theta
+    (kw, vw), causal, phi = (k.shape[3], v.shape[3]), problem.causal, problem.feature_map
+    dq, dk, dv = _result_like(q, kw), _result_like(k, kw), _result_like(v, vw)
+
+    # g' = [do/z, −(do·o)/z]; where z was clamped it no longer moves, and that column is 0
+    scale, column = None, None
+    if problem.normalize:
+        clamped = clamp_norm(z, problem.eps)
+        scale = 1 / clamped
+        column = torch.where(clamped == z, _row_dots(do, o, dtype) * -scale, 0)
+    elif dnorm is not None or state is not None:
+        column = do.new_zeros(do.shape[:3], dtype=dtype)
+    ones = column is not None
+    wide = vw + ones
+
+    def transposed(sums: Tensor | None, norms: Tensor | None) -> Tensor | None:  # [N, H, 2, V(+1), K]
+        if sums is None:
+            return None
+        return torch.cat([sums.mT, norms[..., None, :]], -2) if ones and norms is not None else sums.mT.contiguous()
+
+    # the gradient of the last state is where the walk against time begins, and the one of the first where it ends
+    first_state = first_norm = None
+    if dstate is not None and dnorm is not None:
+        if causal:
+            first_state, first_norm = (turn(conjugate(x), -1, theta) for x in (dstate, dnorm))
+        else:
+            steps = -torch.tensor(sequences.k_lengths, dtype=torch.float64)
+            first_state, first_norm = (turn(x, steps, theta) for x in (dstate, dnorm))
+    last = q.new_empty(n, heads, 2, wide, kw, dtype=dtype) if state is not None else None
+
+    walk = {"problem": problem, "sequences": sequences, "heads": heads, "dtype": dtype}
+    against = {"targets_are_keys": True, "backward_in_time": causal}
+    _walk(
+        _operand(do, scale=scale, column=column), _operand(v, mask=key_mask, ones=ones),
+        _operand(k, map=phi, mask=key_mask), _operand(dq), x=_operand(q, map=phi), state_in=transposed(state, norm),
+        **walk,
+    )  # fmt: skip
+    _walk(
+        _operand(v, mask=key_mask, ones=ones), _operand(do, scale=scale, column=column), _operand(q, map=phi),
+        _operand(dk), x=_operand(k, map=phi, mask=key_mask), state_in=transposed(first_state, first_norm),
+        state_out=last, **walk, **against,
+    )  # fmt: skip
+    _walk(
+        _operand(k, map=phi, mask=key_mask), _operand(q, map=phi), _operand(do, scale=scale),
+        _operand(dv), x=_operand(v, mask=key_mask), state_in=first_state, **walk, **against,
+    )  # fmt: skip
+    if last is None:
+        return Gradients(dq, dk, dv, None, None)
+    if causal:
+        ahead = torch.tensor(sequences.k_lengths, dtype=torch.float64) - torch.tensor(sequences.q_lengths)
+        last = conjugate(turn(last, ahead + 1, theta))
+    else:
+        last = turn(last, -torch.tensor(sequences.q_lengths, dtype=torch.float64), theta)
+    return Gradients(dq, dk, dv, last[..., :vw, :].mT.contiguous(), last[..., vw, :].contiguous())
+
+
+def step(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, norm: Tensor, key_mask: Tensor | None, problem: Problem
+) -> Tensor:
+    """One token, [B, H, 1, ...]; `state` and `norm` are updated in place."""
+    library = load_library()
+    o = empty_like_rows(q, v.shape[3])
+    phi, heads = problem.feature_map, k.shape[1]
+    s = _Step(_operand(q, map=phi), _operand(k, map=phi, mask=key_mask), _operand(v, mask=key_mask), _operand(o))
+    s.batch, s.heads, s.group, s.state, s.norm = (
+        q.shape[0],
+        heads,
+        q.shape[1] // heads,
+        state.data_ptr(),
+        norm.data_ptr(),
+    )
+    s.theta, s.eps, s.threads, s.normalize = problem.theta, problem.eps, torch.get_num_threads(), problem.normalize
+    double = state.dtype == torch.float64
+    (library.handle.cosformer_step_f64 if double else library.handle.cosformer_step_f32)(ctypes.byref(s))
+    return o
+
+
+def _result_like(x: Tensor, width: int) -> Tensor:
+    result = empty_like_rows(x, width)
+    if result.nbytes >= 8 << 20:
+        load_library().handle.cosformer_large_pages(c_void_p(result.data_ptr()), c_int64(result.nbytes))
+    return result
+
+
+def _row_dots(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """Σ_d x[..., d] y[..., d], in `dtype`, a stretch of tokens at a time so that no whole product is stored."""
+    stretch = 4096
+    parts = [
+        (x[:, :, i : i + stretch].to(dtype) * y[:, :, i : i + stretch].to(dtype)).sum(-1)
+        for i in range(0, x.shape[2], stretch)
+    ]
+    return torch.cat(parts, 2)

@@ -1,0 +1,79 @@
+"""The feature map φ and the clock of the method: angles, cosines and the turn of a state."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LEAKY_SLOPE = 0.01
+
+FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,  # the paper's
+    "identity": lambda x: x,
+    "leaky_relu": lambda x: F.leaky_relu(x, LEAKY_SLOPE),
+    "elu1": lambda x: F.elu(x) + 1,
+    "silu": F.silu,
+}
+
+
+def feature_map_gradient(name: str, x: Tensor) -> Tensor:
+    """φ'(x), itself differentiable."""
+    match name:
+        case "relu":
+            return (x > 0).to(x.dtype)
+        case "identity":
+            return torch.ones_like(x)
+        case "leaky_relu":
+            return torch.full_like(x, LEAKY_SLOPE).masked_fill(x > 0, 1)
+        case "elu1":
+            return torch.exp(x.clamp(max=0))
+        case "silu":
+            s = torch.sigmoid(x)
+            return s * (1 + x * (1 - s))
+    raise AssertionError(name)
+
+
+def angle(horizon: int | float) -> float:
+    """θ = π / (2M): two tokens M apart get weight cos(π/2) = 0."""
+    return math.pi / (2 * horizon)
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of sums, normalisers and states for inputs of `dtype`."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def phases(start: int, stop: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """cos θn and sin θn for n in [start, stop), reckoned in float64 and rounded once to the dtype of `like`."""
+    # float64 lives on the CPU: not every device has it
+    n = torch.arange(start, stop, dtype=torch.float64) * theta
+    return n.cos().to(like), n.sin().to(like)
+
+
+def turn(sums: Tensor, steps: int | float | Tensor, theta: float) -> Tensor:
+    """e^{iθ·steps} · sums, for sums [N, H, 2, ...] holding the real and the imaginary part; steps may differ by row."""
+    by = torch.as_tensor(steps, dtype=torch.float64, device="cpu") * theta
+    shape = (-1,) + (1,) * (sums.dim() - 2) if by.dim() else ()
+    cos, sin = by.cos().to(sums).reshape(shape), by.sin().to(sums).reshape(shape)
+    re, im = sums.unbind(2)
+    return torch.stack([cos * re - sin * im, sin * re + cos * im], 2)
+
+
+def conjugate(sums: Tensor) -> Tensor:
+    re, im = sums.unbind(2)
+    return torch.stack([re, -im], 2)
+
+
+def clamp_norm(z: Tensor, eps: float) -> Tensor:
+    """z kept away from 0: eps where |z| < eps. A row without any weight divides 0 by eps and comes out 0."""
+    return torch.where(z.abs() < eps, eps, z)
+
+
+def empty_like_rows(like: Tensor, width: int) -> Tensor:
+    """An uninitialised [B, H, T, width] in the memory order of `like`, so that heads merge back without a copy."""
+    b, h, t, _ = like.shape
+    if like.stride(1) < like.stride(2):
+        return like.new_empty(b, t, h, width).transpose(1, 2)
+    return like.new_empty(b, h, t, width)

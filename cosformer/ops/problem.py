@@ -1,0 +1,31 @@
+"""What a backend is asked and what it answers, apart from tensors."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    causal: bool
+    theta: float
+    feature_map: str
+    normalize: bool
+    eps: float
+    return_state: bool = False
+
+
+class Results(NamedTuple):
+    o: Tensor  # [B, H, T, V]
+    z: Tensor  # [B, H, T], the sum of each row's weights before the clamp; empty if not normalised
+    state: Tensor  # [N, Hkv, 2, K, V] for N sequences; empty if not wanted
+    norm: Tensor  # [N, Hkv, 2, K]; empty if not wanted
+
+
+class Gradients(NamedTuple):
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    state: Tensor | None  # None if no state came in
+    norm: Tensor | None

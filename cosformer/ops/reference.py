@@ -1,0 +1,47 @@
+"""The quadratic definition. Every other form is tested against this one, in float64; it imports no kernel.
+
+w[t,s] = φ(q[t])·φ(k[s]) · cos(θ(t − s)),   θ = π/(2M)
+o[t]   = Σ_s w[t,s] v[s] / Σ_s w[t,s]       causal: only s <= t
+"""
+
+import torch
+from torch import Tensor
+
+from cosformer.ops.features import FEATURE_MAPS, angle, clamp_norm, sum_dtype
+
+
+def attention_weights(
+    q: Tensor, k: Tensor, *, causal: bool = False, horizon: int | None = None, attn_mask: Tensor | None = None,
+    feature_map: str = "relu", normalize: bool = True, eps: float = 1e-6,
+) -> Tensor:  # fmt: skip
+    """The weights [B, H, T, S] themselves: O(T·S) time and memory.
+
+    q [B,H,T,K]; k [B,Hkv,S,K], H a multiple of Hkv. `attn_mask`: bool, broadcastable to [B,H,T,S], True keeps.
+    Causal queries are the last T of S positions. Sums in fp32 (fp64 for fp64 input).
+    """
+    t, s, dtype = q.shape[-2], k.shape[-2], sum_dtype(q.dtype)
+    theta = angle(horizon if horizon is not None else max(t, s))
+    at_q = torch.arange(t, device=q.device)[:, None] + (s - t if causal else 0)  # [T, 1]
+    at_k = torch.arange(s, device=q.device)  # [S]
+    phi = FEATURE_MAPS[feature_map]
+    phi_q, phi_k = phi(q.to(dtype)), phi(k.to(dtype))
+    phi_k = phi_k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # [B, H, S, K]
+    w = phi_q @ phi_k.mT * torch.cos(theta * (at_q - at_k).to(dtype))  # [B, H, T, S]
+    keep = at_k <= at_q if causal else torch.ones_like(at_k <= at_q)
+    if attn_mask is not None:
+        keep = keep & attn_mask
+    w = torch.where(keep, w, 0)  # not a product: a masked NaN must vanish
+    return w / clamp_norm(w.sum(-1, keepdim=True), eps) if normalize else w
+
+
+def attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, horizon: int | None = None,
+    attn_mask: Tensor | None = None, feature_map: str = "relu", normalize: bool = True, eps: float = 1e-6,
+) -> Tensor:  # fmt: skip
+    """o [B,H,T,V] from the weights of `attention_weights` and v [B,Hkv,S,V], in the dtype of q."""
+    w = attention_weights(
+        q, k, causal=causal, horizon=horizon, attn_mask=attn_mask,
+        feature_map=feature_map, normalize=normalize, eps=eps,
+    )  # fmt: skip
+    v = v.to(w.dtype).repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    return (w @ v).to(q.dtype)
