@@ -1,5 +1,6 @@
-"""The public operator: check, choose, run. Registered with torch.library, so it compiles, exports and differentiates."""
+"""The public operator: check, choose, run. Registered with torch.library: it compiles, exports and differentiates."""
 
+import functools
 from typing import Literal, overload
 
 import torch
@@ -14,6 +15,7 @@ from cosformer.ops.checks import (
     check_offsets,
     check_options,
     check_state,
+    check_step,
 )
 from cosformer.ops.features import angle, empty_like_rows, sum_dtype
 from cosformer.ops.packed import Sequences, batch_sequences, packed_sequences, sequence_lengths
@@ -110,15 +112,7 @@ def attention_step(
 
     q [B,H,1,K]; k, v [B,Hkv,1,*]. For gradients use `cosformer_attention(..., causal=True, state=, return_state=True)`.
     """
-    check_options(feature_map, backend, eps)
-    check_inputs(q, k, v)
-    check_key_mask(key_mask, k)
-    check_state(state, q.shape[0], k, v, None)
-    if q.shape[2] != 1 or k.shape[2] != 1:
-        raise ValueError(
-            f"attention_step takes one token, got T={q.shape[2]}, S={k.shape[2]}: "
-            "use cosformer_attention(..., causal=True, state=state, return_state=True) for several"
-        )
+    check_step(q, k, v, state, key_mask, feature_map, backend, eps)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or state.sums.requires_grad):
         raise RuntimeError(
             "attention_step updates its state in place and records no gradient: run it under torch.no_grad(), or use "
@@ -229,7 +223,7 @@ def _setup(ctx, inputs, output) -> None:
 
 def _backward(ctx, do, dz, dstate, dnorm):
     q, k, v, o, z, key_mask, cu_q, cu_k, state, norm, past = ctx.saved_tensors
-    causal, horizon, feature_map, normalize, eps, return_state, backend = ctx.options
+    causal, horizon, feature_map, normalize, eps, _, backend = ctx.options
     nothing = (None,) * len(ctx.options)
     if do is None and dstate is None and dnorm is None:
         return (None,) * _TENSORS + nothing
@@ -255,6 +249,10 @@ def _setup_double(ctx, inputs, output) -> None:
     ctx.options = rest[6:]
 
 
+def _tracked(x: Tensor) -> Tensor:
+    return x if x.requires_grad else x.detach().requires_grad_()
+
+
 def _double_backward(ctx, *grads):
     """Second derivatives: differentiate the plain torch form twice. Its memory grows with every frame of the length."""
     do, dstate, dnorm, q, k, v, key_mask, cu_q, cu_k, state, norm, past = ctx.saved_tensors
@@ -263,9 +261,10 @@ def _double_backward(ctx, *grads):
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps, dstate is not None)
     again = torch.is_grad_enabled()
     with torch.enable_grad(), torch.autocast(q.device.type, enabled=False):
-        outer = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in (do, dstate, dnorm)]
-        inner = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in (q, k, v, state, norm)]
-        o, _, sums, norms = chunked.forward(*inner[:3], key_mask, *inner[3:], sequences, problem)
+        q, k, v = _tracked(q), _tracked(k), _tracked(v)
+        state, norm = (None if x is None else _tracked(x) for x in (state, norm))
+        outer, inner = [None if x is None else _tracked(x) for x in (do, dstate, dnorm)], [q, k, v, state, norm]
+        o, _, sums, norms = chunked.forward(q, k, v, key_mask, state, norm, sequences, problem)
         pairs = [(y, dy) for y, dy in zip((o, sums, norms), outer, strict=True) if dy is not None]
         wanted = [x for x in inner if x is not None]
         first = torch.autograd.grad(
@@ -321,8 +320,13 @@ def _step(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, norm: Tensor, key_mask: Tensor | None, horizon: int,
     feature_map: str, normalize: bool, eps: float, backend: str,
 ) -> Tensor:  # fmt: skip
-    problem = Problem(True, angle(horizon), feature_map, normalize, eps)
+    problem = _step_problem(horizon, feature_map, normalize, eps)
     return choose_backend(backend, q.device).backend.step(q, k, v, state, norm, key_mask, problem)
+
+
+@functools.lru_cache(maxsize=64)
+def _step_problem(horizon: int, feature_map: str, normalize: bool, eps: float) -> Problem:
+    return Problem(True, angle(horizon), feature_map, normalize, eps)
 
 
 _step_op = torch.library.custom_op("cosformer::step", _step, mutates_args=("state", "norm"))

@@ -34,7 +34,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(
-            f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}: one dtype is needed; convert them, or run under torch.autocast"
+            f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}: one dtype is needed; convert them or use torch.autocast"
         )
     if not q.device == k.device == v.device:
         raise ValueError(f"q, k, v are on {q.device}, {k.device}, {v.device}: move them to one device")
@@ -55,7 +55,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
     if q.shape[1] % k.shape[1]:
         raise ValueError(
-            f"q has {q.shape[1]} heads, k and v have {k.shape[1]}: each key head serves the same number of query heads, "
+            f"q has {q.shape[1]} heads, k and v have {k.shape[1]}: each key head serves equally many query heads, "
             "so the first must be a multiple of the second"
         )
 
@@ -100,7 +100,8 @@ def check_offsets(cu_q: Tensor | None, cu_k: Tensor | None, q: Tensor) -> None:
 
 
 def check_horizon(horizon: int | None, length: int, past: int) -> None:
-    """`length` positions now, after `past` in the state. (Messages are made only to be raised: text pins symbolic sizes.)"""
+    """`length` positions now, after `past` in the state."""
+    # a message is made only to be raised: printing a symbolic size would pin it
     if horizon is None:
         return
     if isinstance(horizon, bool) or not isinstance(horizon, int | torch.SymInt):
@@ -134,3 +135,34 @@ def check_state(state: AttentionState, batch: int, k: Tensor, v: Tensor, horizon
             f"horizon={horizon} but the state was made with horizon={state.horizon}: its phases cannot change speed; "
             "pass the same horizon, or None to take the state's"
         )
+
+
+_steps_checked: set[tuple] = set()
+
+
+def check_step(
+    q: Tensor, k: Tensor, v: Tensor, state: AttentionState, key_mask: Tensor | None, feature_map: str, backend: str,
+    eps: float,
+) -> None:  # fmt: skip
+    """All of the above for one token. A combination of shapes that passed once is not examined at every token."""
+    if not (state.sums.is_contiguous() and state.norm.is_contiguous()):
+        raise ValueError("attention_step updates a contiguous state in place: a view needs state.clone() first")
+    seen = None
+    if not torch.compiler.is_compiling():
+        seen = (
+            *((x.shape, x.dtype, x.device) for x in (q, k, v, state.sums, state.norm)), feature_map, backend, eps,
+            None if key_mask is None else (key_mask.shape, key_mask.dtype, key_mask.device),
+        )  # fmt: skip
+        if seen in _steps_checked:
+            return
+    check_options(feature_map, backend, eps)
+    check_inputs(q, k, v)
+    check_key_mask(key_mask, k)
+    check_state(state, q.shape[0], k, v, None)
+    if q.shape[2] != 1 or k.shape[2] != 1:
+        raise ValueError(
+            f"attention_step takes one token, got T={q.shape[2]}, S={k.shape[2]}: "
+            "use cosformer_attention(..., causal=True, state=state, return_state=True) for several"
+        )
+    if seen is not None and len(_steps_checked) < 1024:
+        _steps_checked.add(seen)

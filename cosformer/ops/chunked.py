@@ -12,6 +12,7 @@ frame all chunks run at once: Φ(x) = [x cos θf, x sin θf] with f counted from
 tile of cosines the chunk itself. Between frames the state is turned, so no angle grows.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -132,10 +133,11 @@ def forward(
 ) -> Results:  # fmt: skip
     if sequences.packed:
         parts = [
-            _forward(*views, _row(state, n), _row(norm, n), problem)
-            for n, *views in _unpack(sequences, (q,), (k, v), key_mask)
+            _forward(q[:, :, i], k[:, :, j], v[:, :, j], _columns(key_mask, j), _row(state, n), _row(norm, n), problem)
+            for n, (i, j) in enumerate(sequences.slices())
         ]
-        return Results(torch.cat([p.o for p in parts], 2), torch.cat([p.z for p in parts], -1), *_stack(parts, 2))
+        o, z = torch.cat([p.o for p in parts], 2), torch.cat([p.z for p in parts], -1)
+        return Results(o, z, torch.cat([p.state for p in parts]), torch.cat([p.norm for p in parts]))
     return _forward(q, k, v, key_mask, state, norm, problem)
 
 
@@ -180,12 +182,16 @@ def backward(
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
 ) -> Gradients:  # fmt: skip
     if sequences.packed:
-        parts = []
-        for n, do_, q_, o_, z_, k_, v_, mask in _unpack(sequences, (do, q, o, z), (k, v), key_mask):
-            rows = (_row(x, n) for x in (dstate, dnorm))
-            parts.append(_backward(do_, *rows, q_, k_, v_, o_, z_, mask, _row(state, n), _row(norm, n), problem))
-        dq, dk, dv = (torch.cat(x, 2) for x in zip(*(p[:3] for p in parts), strict=True))
-        return Gradients(dq, dk, dv, *(_stack(parts, 3) if state is not None else (None, None)))
+        parts = [
+            _backward(
+                do[:, :, i], _row(dstate, n), _row(dnorm, n), q[:, :, i], k[:, :, j], v[:, :, j], o[:, :, i],
+                z[:, :, i] if problem.normalize else z, _columns(key_mask, j), _row(state, n), _row(norm, n), problem,
+            )
+            for n, (i, j) in enumerate(sequences.slices())
+        ]  # fmt: skip
+        dq, dk, dv = (torch.cat(list(x), 2) for x in zip(*((p.q, p.k, p.v) for p in parts), strict=True))
+        states, norms = [p.state for p in parts if p.state is not None], [p.norm for p in parts if p.norm is not None]
+        return Gradients(dq, dk, dv, torch.cat(states) if states else None, torch.cat(norms) if norms else None)
     return _backward(do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, problem)
 
 
@@ -231,13 +237,11 @@ def _backward(
         against = (queries, grads, keys, values)
     queries_, grads_, keys_, values_ = against
 
-    common = {"theta": theta, "causal": causal}
+    run = functools.partial(walk, theta=theta, causal=causal)
     forward_state = _join(state, norm, shape, q, dtype)
-    dq, _ = walk(grads, values, keys, targets=t, sources=s, state=forward_state.mT, **common)
-    dk, last = walk(values_, grads_, queries_, targets=s, sources=t, state=first.mT, **common)
-    dv, _ = walk(
-        keys_, queries_, lambda i, j: grads_(i, j)[..., :-1], targets=s, sources=t, state=first[..., :-1], **common
-    )
+    dq, _ = run(grads, values, keys, targets=t, sources=s, state=forward_state.mT)
+    dk, last = run(values_, grads_, queries_, targets=s, sources=t, state=first.mT)
+    dv, _ = run(keys_, queries_, lambda i, j: grads_(i, j)[..., :-1], targets=s, sources=t, state=first[..., :-1])
     if causal:
         dk, dv = dk.flip(3), dv.flip(3)
     dq, dk, dv = dq.flatten(1, 2), dk.flatten(1, 2), dv.flatten(1, 2)
@@ -281,20 +285,9 @@ def _join(
     return _with_column(sums, like.new_zeros(shape[:-1], dtype=dtype) if norm is None else norm)
 
 
+def _columns(key_mask: Tensor | None, of: slice) -> Tensor | None:
+    return None if key_mask is None else key_mask[:, of]
+
+
 def _row(x: Tensor | None, n: int) -> Tensor | None:
     return None if x is None else x[n : n + 1]
-
-
-def _unpack(sequences: Sequences, by_query: tuple[Tensor, ...], by_key: tuple[Tensor, ...], key_mask: Tensor | None):
-    """The stretch of every tensor that belongs to each sequence; time is dimension 2 (of the mask: 1)."""
-    s = sequences
-    for n in range(len(s)):
-        a = slice(s.q_starts[n], s.q_starts[n] + s.q_lengths[n])
-        b = slice(s.k_starts[n], s.k_starts[n] + s.k_lengths[n])
-        mask = None if key_mask is None else key_mask[:, b]
-        empty_safe = tuple(x[:, :, a] if x.dim() > 2 else x for x in by_query)  # z is empty if not normalised
-        yield n, *empty_safe, *(x[:, :, b] for x in by_key), mask
-
-
-def _stack(parts: list, at: int) -> tuple[Tensor, Tensor]:
-    return torch.cat([p[at] for p in parts]), torch.cat([p[at + 1] for p in parts])

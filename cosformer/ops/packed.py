@@ -1,5 +1,6 @@
 """Where each sequence of a call lies: the rows of a batch, or the stretches of one packed row."""
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,11 @@ class Sequences:
 
     def __len__(self) -> int:
         return len(self.q_starts)
+
+    def slices(self) -> list[tuple[slice, slice]]:
+        """The queries and the keys of each sequence along time."""
+        starts = zip(self.q_starts, self.q_lengths, self.k_starts, self.k_lengths, strict=True)
+        return [(slice(q, q + t), slice(k, k + s)) for q, t, k, s in starts]
 
     @property
     def longest(self) -> int:
@@ -51,7 +57,7 @@ def read_offsets(name: str, cu: Tensor, total: int) -> tuple[int, ...]:
     offsets: list[int] = cu.tolist()
     if offsets[0] != 0:
         raise ValueError(f"{name} starts at {offsets[0]}: the first sequence starts at token 0; prepend a 0")
-    for i, (a, b) in enumerate(zip(offsets, offsets[1:], strict=False)):
+    for i, (a, b) in enumerate(itertools.pairwise(offsets)):
         if b <= a:
             raise ValueError(
                 f"{name} does not increase: entry {i} is {a}, entry {i + 1} is {b}. Sequences hold at least one token; "
@@ -66,7 +72,7 @@ def read_offsets(name: str, cu: Tensor, total: int) -> tuple[int, ...]:
 
 
 def _differences(offsets: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(b - a for a, b in zip(offsets, offsets[1:], strict=False))
+    return tuple(b - a for a, b in itertools.pairwise(offsets))
 
 
 def sequence_lengths(cu: Tensor) -> Tensor:

@@ -44,15 +44,14 @@ def load_library() -> Library:
     """The compiled kernel, built if need be. Raises NativeUnavailable with the reason."""
     compiler = find_compiler()
     version = _run([compiler, "--version"]).splitlines()[0]
+    failures: list[NativeUnavailable] = []
     for tuning in _tunings():
         for threading in (("-fopenmp",), ()):
-            flags = (*FLAGS, *tuning, *threading)
             try:
-                path = _build(compiler, version, flags)
-                return _open(path, version)
+                return _open(_build(compiler, version, (*FLAGS, *tuning, *threading)), version)
             except NativeUnavailable as error:
-                last = error
-    raise last  # pyright: ignore[reportPossiblyUnbound]  (the loops run at least once)
+                failures.append(error)
+    raise failures[0]
 
 
 def find_compiler() -> str:
@@ -82,22 +81,22 @@ def _build(compiler: str, version: str, flags: tuple[str, ...]) -> Path:
     # -march=native means something else on the next machine that shares this cache folder
     key.update(repr((version, flags, _target(compiler, flags))).encode())
     name = f"walk-{key.hexdigest()[:16]}.so"
+    failures: list[str] = []
     for folder in (cache_folder(), Path(tempfile.gettempdir()) / f"cosformer-{os.getuid()}"):
-        path = folder / name
-        if path.exists():
-            return path
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if folder.stat().st_uid != os.getuid():  # never load what another user could have put there
-                continue
-            with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                built = Path(scratch) / name
-                _run([compiler, *flags, str(here / SOURCES[0]), "-o", str(built)])
-                built.replace(path)
+                raise PermissionError(f"{folder} belongs to another user")
+            path = folder / name
+            if not path.exists():
+                with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                    built = Path(scratch) / name
+                    _run([compiler, *flags, str(here / SOURCES[0]), "-o", str(built)])
+                    built.replace(path)
             return path
         except OSError as error:
-            reason = error
-    raise NativeUnavailable(f"no folder to keep the compiled kernel in ({reason}); set COSFORMER_CACHE")  # pyright: ignore
+            failures.append(str(error))
+    raise NativeUnavailable(f"no folder to keep the compiled kernel in ({'; '.join(failures)}); set COSFORMER_CACHE")
 
 
 def _target(compiler: str, flags: tuple[str, ...]) -> str:

@@ -1,6 +1,7 @@
 """Calls the compiled kernel: describes each tensor to it, and spells forward, backward and step as walks over time."""
 
 import ctypes
+import functools
 from ctypes import c_double, c_int32, c_int64, c_void_p
 
 import torch
@@ -143,22 +144,33 @@ def backward(
             first_state, first_norm = (turn(x, steps, theta) for x in (dstate, dnorm))
     last = q.new_empty(n, heads, 2, wide, kw, dtype=dtype) if state is not None else None
 
-    walk = {"problem": problem, "sequences": sequences, "heads": heads, "dtype": dtype}
-    against = {"targets_are_keys": True, "backward_in_time": causal}
-    _walk(
-        _operand(do, scale=scale, column=column), _operand(v, mask=key_mask, ones=ones),
-        _operand(k, map=phi, mask=key_mask), _operand(dq), x=_operand(q, map=phi), state_in=transposed(state, norm),
-        **walk,
-    )  # fmt: skip
-    _walk(
-        _operand(v, mask=key_mask, ones=ones), _operand(do, scale=scale, column=column), _operand(q, map=phi),
-        _operand(dk), x=_operand(k, map=phi, mask=key_mask), state_in=transposed(first_state, first_norm),
-        state_out=last, **walk, **against,
-    )  # fmt: skip
-    _walk(
-        _operand(k, map=phi, mask=key_mask), _operand(q, map=phi), _operand(do, scale=scale),
-        _operand(dv), x=_operand(v, mask=key_mask), state_in=first_state, **walk, **against,
-    )  # fmt: skip
+    run = functools.partial(_walk, problem=problem, sequences=sequences, heads=heads, dtype=dtype)
+    against = functools.partial(run, targets_are_keys=True, backward_in_time=causal)
+    run(
+        _operand(do, scale=scale, column=column),
+        _operand(v, mask=key_mask, ones=ones),
+        _operand(k, map=phi, mask=key_mask),
+        _operand(dq),
+        x=_operand(q, map=phi),
+        state_in=transposed(state, norm),
+    )
+    against(
+        _operand(v, mask=key_mask, ones=ones),
+        _operand(do, scale=scale, column=column),
+        _operand(q, map=phi),
+        _operand(dk),
+        x=_operand(k, map=phi, mask=key_mask),
+        state_in=transposed(first_state, first_norm),
+        state_out=last,
+    )
+    against(
+        _operand(k, map=phi, mask=key_mask),
+        _operand(q, map=phi),
+        _operand(do, scale=scale),
+        _operand(dv),
+        x=_operand(v, mask=key_mask),
+        state_in=first_state,
+    )
     if last is None:
         return Gradients(dq, dk, dv, None, None)
     if causal:
@@ -173,21 +185,33 @@ def step(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, norm: Tensor, key_mask: Tensor | None, problem: Problem
 ) -> Tensor:
     """One token, [B, H, 1, ...]; `state` and `norm` are updated in place."""
-    library = load_library()
     o = empty_like_rows(q, v.shape[3])
-    phi, heads = problem.feature_map, k.shape[1]
-    s = _Step(_operand(q, map=phi), _operand(k, map=phi, mask=key_mask), _operand(v, mask=key_mask), _operand(o))
-    s.batch, s.heads, s.group, s.state, s.norm = (
-        q.shape[0],
-        heads,
-        q.shape[1] // heads,
-        state.data_ptr(),
-        norm.data_ptr(),
-    )
-    s.theta, s.eps, s.threads, s.normalize = problem.theta, problem.eps, torch.get_num_threads(), problem.normalize
-    double = state.dtype == torch.float64
-    (library.handle.cosformer_step_f64 if double else library.handle.cosformer_step_f32)(ctypes.byref(s))
+    s = _step_plan(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), o.stride(), q.dtype, problem)
+    s = _Step.from_buffer_copy(s)
+    s.q.data, s.k.data, s.v.data, s.o.data = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
+    s.state, s.norm, s.threads = state.data_ptr(), norm.data_ptr(), torch.get_num_threads()
+    if key_mask is not None:
+        s.k.mask = s.v.mask = key_mask.data_ptr()
+        s.k.mask_strides[:] = s.v.mask_strides[:] = key_mask.stride()
+    handle = load_library().handle
+    (handle.cosformer_step_f64 if state.dtype == torch.float64 else handle.cosformer_step_f32)(ctypes.byref(s))
     return o
+
+
+@functools.lru_cache(maxsize=64)
+def _step_plan(q, k, v, q_stride, k_stride, v_stride, o_stride, dtype: torch.dtype, problem: Problem) -> _Step:
+    """All of a step's description but the addresses: a model asks for the same one at every token."""
+
+    def operand(shape, stride, map: str = "identity") -> _Operand:
+        o = _Operand(width=shape[3], heads=shape[1], length=1, dtype=_DTYPES[dtype], map=_MAPS[map])
+        o.strides[:] = stride
+        return o
+
+    phi = problem.feature_map
+    s = _Step(operand(q, q_stride, phi), operand(k, k_stride, phi), operand(v, v_stride), operand(v, o_stride))
+    s.batch, s.heads, s.group = q[0], k[1], q[1] // k[1]
+    s.theta, s.eps, s.normalize = problem.theta, problem.eps, problem.normalize
+    return s
 
 
 def _result_like(x: Tensor, width: int) -> Tensor:
