@@ -223,8 +223,10 @@ def _setup(ctx, inputs, output) -> None:
 
 def _backward(ctx, do, dz, dstate, dnorm):
     q, k, v, o, z, key_mask, cu_q, cu_k, state, norm, past = ctx.saved_tensors
-    causal, horizon, feature_map, normalize, eps, _, backend = ctx.options
+    causal, horizon, feature_map, normalize, eps, return_state, backend = ctx.options
     nothing = (None,) * len(ctx.options)
+    if not return_state:
+        dstate = dnorm = None
     if do is None and dstate is None and dnorm is None:
         return (None,) * _TENSORS + nothing
     if do is None:
