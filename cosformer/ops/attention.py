@@ -16,8 +16,9 @@ from cosformer.ops.checks import (
     check_options,
     check_state,
     check_step,
+    check_tensors,
 )
-from cosformer.ops.features import angle, empty_like_rows, sum_dtype
+from cosformer.ops.features import angle, empty_like_rows, lower_for_autocast, no_autocast, sum_dtype
 from cosformer.ops.packed import Sequences, batch_sequences, packed_sequences, sequence_lengths
 from cosformer.ops.problem import Problem
 from cosformer.ops.state import AttentionState
@@ -63,10 +64,9 @@ def cosformer_attention(
     normalize     False leaves out the denominator. A denominator |z| < eps counts as eps: rows without weight give 0.
     backend       auto, cpu (compiled), torch. `cosformer env` tells what auto takes here and why.
     """
-    if torch.is_autocast_enabled(q.device.type):
-        low = torch.get_autocast_dtype(q.device.type)
-        q, k, v = (x.to(low) if x.dtype in (torch.float32, torch.bfloat16, torch.float16) else x for x in (q, k, v))
     check_options(feature_map, backend, eps)
+    check_tensors(q, k, v)
+    q, k, v = lower_for_autocast(q, k, v)
     check_inputs(q, k, v)
     check_key_mask(key_mask, k)
     check_offsets(cu_seqlens, cu_seqlens_k, q)
@@ -92,6 +92,7 @@ def cosformer_attention(
         horizon = max(t, s) if horizon is None else horizon
     else:  # lengths are values of a tensor: the operator looks at them when it runs
         check_horizon(horizon, 1, 0)
+        past = torch.as_tensor(past, dtype=torch.int64) if state is not None else 0
     o, _, sums, norm = torch.ops.cosformer.attention(
         q, k, v, key_mask, cu_seqlens, cu_seqlens_k, state.sums if state is not None else None,
         state.norm if state is not None else None, past if isinstance(past, Tensor) else None, causal,
@@ -112,6 +113,7 @@ def attention_step(
 
     q [B,H,1,K]; k, v [B,Hkv,1,*]. For gradients use `cosformer_attention(..., causal=True, state=, return_state=True)`.
     """
+    q, k, v = lower_for_autocast(q, k, v)
     check_step(q, k, v, state, key_mask, feature_map, backend, eps)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or state.sums.requires_grad):
         raise RuntimeError(
@@ -161,7 +163,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps, return_state)
-    with torch.autocast(q.device.type, enabled=False):  # sums stay in fp32
+    with no_autocast(q):
         o, z, sums, norms = choose_backend(backend, q.device).backend.forward(
             q, k, v, key_mask, state, norm, sequences, problem
         )
@@ -191,7 +193,7 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps)
-    with torch.autocast(q.device.type, enabled=False):
+    with no_autocast(q):
         dq, dk, dv, ds, dn = choose_backend(backend, q.device).backend.backward(
             do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, sequences, problem
         )
@@ -262,7 +264,7 @@ def _double_backward(ctx, *grads):
     sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps, dstate is not None)
     again = torch.is_grad_enabled()
-    with torch.enable_grad(), torch.autocast(q.device.type, enabled=False):
+    with torch.enable_grad(), no_autocast(q):
         q, k, v = _tracked(q), _tracked(k), _tracked(v)
         state, norm = (None if x is None else _tracked(x) for x in (state, norm))
         outer, inner = [None if x is None else _tracked(x) for x in (do, dstate, dnorm)], [q, k, v, state, norm]

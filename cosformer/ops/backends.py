@@ -12,8 +12,6 @@ from cosformer.ops.cpu.build import NativeUnavailable, load_library
 from cosformer.ops.packed import Sequences
 from cosformer.ops.problem import Gradients, Problem, Results
 
-BACKENDS = ("auto", "cpu", "torch")
-
 
 class Backend(Protocol):
     def forward(

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from cosformer.ops.backends import BACKENDS
 from cosformer.ops.features import FEATURE_MAPS, sum_dtype
+from cosformer.ops.problem import BACKENDS
 from cosformer.ops.state import AttentionState
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -19,7 +19,7 @@ def check_options(feature_map: str, backend: str, eps: float) -> None:
         raise ValueError(f"eps={eps}: rows without weight divide by it; use a positive number such as 1e-6")
 
 
-def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
+def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}: pass a torch.Tensor of shape [B, H, T, K]")
@@ -32,6 +32,9 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise TypeError(
                 f"{name} is {x.dtype}: attention needs float32, float64, bfloat16 or float16; use {name}.float()"
             )
+
+
+def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(
             f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}: one dtype is needed; convert them or use torch.autocast"
@@ -156,6 +159,7 @@ def check_step(
         if seen in _steps_checked:
             return
     check_options(feature_map, backend, eps)
+    check_tensors(q, k, v)
     check_inputs(q, k, v)
     check_key_mask(key_mask, k)
     check_state(state, q.shape[0], k, v, None)

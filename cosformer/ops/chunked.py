@@ -266,7 +266,7 @@ def step(
     keys = _operand(k, heads, dtype, phi, key_mask)[:, :, 0, 0]  # [B, Hkv, K]
     rows = _operand(v, heads, dtype, mask=key_mask)[:, :, 0]  # [B, Hkv, 1, V]
     for sums, added in ((state, keys[..., None] * rows), (norm, keys)):
-        # e^{iθ} − 1 instead of e^{iθ}: near 1 a float cannot hold the turn, and a million steps would drift
+        # e^{iθ} − 1 instead of e^{iθ}: near 1 a float rounds cos θ, which over 6,400 steps adds up to 2e-4
         re, im = sums.unbind(2)
         change = torch.stack([-(2 * half * half * re + full * im) + added, full * re - 2 * half * half * im], 2)
         sums.add_(change)

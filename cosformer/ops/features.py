@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -69,6 +70,21 @@ def conjugate(sums: Tensor) -> Tensor:
 def clamp_norm(z: Tensor, eps: float) -> Tensor:
     """z kept away from 0: eps where |z| < eps. A row without any weight divides 0 by eps and comes out 0."""
     return torch.where(z.abs() < eps, eps, z)
+
+
+def lower_for_autocast(*inputs: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast, inputs in its dtype (float64 stays), as torch does for its own attention."""
+    device = inputs[0].device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return inputs
+    low = torch.get_autocast_dtype(device)
+    return tuple(x.to(low) if x.dtype in (torch.float32, torch.bfloat16, torch.float16) else x for x in inputs)
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager:
+    """Sums stay in fp32 whatever autocast says."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def empty_like_rows(like: Tensor, width: int) -> Tensor:

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+BACKENDS = ("auto", "cpu", "torch")
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

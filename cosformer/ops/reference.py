@@ -7,7 +7,8 @@ o[t]   = Σ_s w[t,s] v[s] / Σ_s w[t,s]       causal: only s <= t
 import torch
 from torch import Tensor
 
-from cosformer.ops.features import FEATURE_MAPS, angle, clamp_norm, sum_dtype
+from cosformer.ops.checks import check_horizon, check_options
+from cosformer.ops.features import FEATURE_MAPS, angle, clamp_norm, no_autocast, sum_dtype
 
 
 def attention_weights(
@@ -19,19 +20,11 @@ def attention_weights(
     q [B,H,T,K]; k [B,Hkv,S,K], H a multiple of Hkv. `attn_mask`: bool, broadcastable to [B,H,T,S], True keeps.
     Causal queries are the last T of S positions. Sums in fp32 (fp64 for fp64 input).
     """
-    t, s, dtype = q.shape[-2], k.shape[-2], sum_dtype(q.dtype)
-    theta = angle(horizon if horizon is not None else max(t, s))
-    at_q = torch.arange(t, device=q.device)[:, None] + (s - t if causal else 0)  # [T, 1]
-    at_k = torch.arange(s, device=q.device)  # [S]
-    phi = FEATURE_MAPS[feature_map]
-    phi_q, phi_k = phi(q.to(dtype)), phi(k.to(dtype))
-    phi_k = phi_k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # [B, H, S, K]
-    w = phi_q @ phi_k.mT * torch.cos(theta * (at_q - at_k).to(dtype))  # [B, H, T, S]
-    keep = at_k <= at_q if causal else torch.ones_like(at_k <= at_q)
-    if attn_mask is not None:
-        keep = keep & attn_mask
-    w = torch.where(keep, w, 0)  # not a product: a masked NaN must vanish
-    return w / clamp_norm(w.sum(-1, keepdim=True), eps) if normalize else w
+    check_options(feature_map, "auto", eps)
+    check_horizon(horizon, max(q.shape[2], k.shape[2]), 0)
+    with no_autocast(q):
+        w, _ = _weights(q, k, causal, horizon, attn_mask, feature_map)
+        return w / clamp_norm(w.sum(-1, keepdim=True), eps) if normalize else w
 
 
 def attention_reference(
@@ -39,9 +32,32 @@ def attention_reference(
     attn_mask: Tensor | None = None, feature_map: str = "relu", normalize: bool = True, eps: float = 1e-6,
 ) -> Tensor:  # fmt: skip
     """o [B,H,T,V] from the weights of `attention_weights` and v [B,Hkv,S,V], in the dtype of q."""
-    w = attention_weights(
-        q, k, causal=causal, horizon=horizon, attn_mask=attn_mask,
-        feature_map=feature_map, normalize=normalize, eps=eps,
-    )  # fmt: skip
-    v = v.to(w.dtype).repeat_interleave(q.shape[1] // v.shape[1], dim=1)
-    return (w @ v).to(q.dtype)
+    check_options(feature_map, "auto", eps)
+    check_horizon(horizon, max(q.shape[2], k.shape[2]), 0)
+    with no_autocast(q):
+        w, seen = _weights(q, k, causal, horizon, attn_mask, feature_map)
+        o = w @ torch.where(seen, _repeat(v.to(w.dtype), q), 0)
+        return (o / clamp_norm(w.sum(-1, keepdim=True), eps) if normalize else o).to(q.dtype)
+
+
+def _weights(
+    q: Tensor, k: Tensor, causal: bool, horizon: int | None, attn_mask: Tensor | None, feature_map: str
+) -> tuple[Tensor, Tensor]:
+    """w [B, H, T, S] and which keys any query sees, [..., S, 1]. Keys nobody sees vanish, whatever they hold."""
+    t, s, dtype = q.shape[2], k.shape[2], sum_dtype(q.dtype)
+    theta = angle(horizon if horizon is not None else max(t, s))
+    at_q = torch.arange(t, device=q.device)[:, None] + (s - t if causal else 0)  # [T, 1]
+    at_k = torch.arange(s, device=q.device)  # [S]
+    keep = at_k <= at_q if causal else torch.ones_like(at_k <= at_q)
+    if attn_mask is not None:
+        keep = keep & attn_mask
+    seen = keep.any(-2)[..., None]
+    phi = FEATURE_MAPS[feature_map]
+    phi_q, phi_k = phi(q.to(dtype)), phi(torch.where(seen, _repeat(k.to(dtype), q), 0))
+    w = phi_q @ phi_k.mT * torch.cos(theta * (at_q - at_k).to(dtype))
+    return torch.where(keep, w, 0), seen
+
+
+def _repeat(x: Tensor, q: Tensor) -> Tensor:
+    """One copy of each key/value head for every query head that reads it."""
+    return x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)

@@ -5,7 +5,13 @@ import re
 import pytest
 import torch
 
-from cosformer import AttentionState, attention_step, cosformer_attention
+from cosformer import (
+    AttentionState,
+    attention_reference,
+    attention_step,
+    attention_weights,
+    cosformer_attention,
+)
 from cosformer.ops.backends import choose_backend
 
 
@@ -72,10 +78,12 @@ CASES = [
     (PACKED | {"cu_seqlens": offsets(0, 2, 6), "horizon": 3}, ValueError, "horizon=3 but the longest sequence has 4"),
     (PACKED | {"cu_seqlens": offsets(0, 4, 6), "cu_seqlens_k": offsets(0, 3, 6), "causal": True}, ValueError,
      "sequence 0 has T=4 queries and S=3 keys"),
+    (PACKED | {"cu_seqlens": offsets(0, 6), "state": AttentionState(
+        sums=STATE.sums[:1], norm=STATE.norm[:1], length=15, horizon=20)}, ValueError, "6 positions after 15 held"),
     # states
     (GOOD | {"state": AttentionState.zeros(2, 2, 9, 5, horizon=20)}, ValueError, r"need \[B, Hkv, 2, K, V\]"),
     (GOOD | {"state": AttentionState.zeros(1, 2, 8, 5, horizon=20)}, ValueError, r"need \[B, Hkv, 2, K, V\]"),
-    (GOOD | {"state": AttentionState.zeros(2, 2, 8, 5, horizon=20, dtype=torch.float64)}, TypeError, "state is torch.f"),
+    (GOOD | {"state": AttentionState.zeros(2, 2, 8, 5, horizon=20, dtype=torch.float64)}, TypeError, "state is torch"),
     (GOOD | {"state": AttentionState.zeros(2, 2, 8, 5, horizon=20, device="meta")}, ValueError, "state is on meta"),
     (GOOD | {"state": STATE, "horizon": 21}, ValueError, "horizon=21 but the state was made with horizon=20"),
     (GOOD | {"state": AttentionState(sums=STATE.sums, norm=STATE.norm, length=15, horizon=20)}, ValueError,
@@ -126,3 +134,16 @@ def test_step_refuses(backend: str) -> None:
 def test_compiled_backend_refuses_another_device() -> None:
     with pytest.raises(ValueError, match="backend='cpu' but the tensors are on meta"):
         choose_backend("cpu", torch.device("meta"))
+
+
+def test_reference_refuses_what_it_cannot_weigh() -> None:
+    for run in (lambda **x: attention_weights(GOOD["q"], GOOD["k"], **x), lambda **x: attention_reference(**GOOD, **x)):
+        with pytest.raises(ValueError, match="pass horizon>=6"):
+            run(horizon=5)
+        with pytest.raises(ValueError, match="feature_map='gelu' is unknown"):
+            run(feature_map="gelu")
+
+
+def test_shapes_alone_can_be_asked_on_the_meta_device() -> None:
+    x = [t(2, 2, 6, 8, device="meta") for _ in range(3)]
+    assert cosformer_attention(*x, causal=True).shape == (2, 2, 6, 8)

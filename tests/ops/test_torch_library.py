@@ -5,7 +5,7 @@ import torch
 from comparing import assert_rounding_only, worst
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from cosformer import AttentionState, attention_step, cosformer_attention
+from cosformer import AttentionState, attention_step, attention_weights, cosformer_attention
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -157,6 +157,15 @@ def test_autocast_lowers_inputs_and_keeps_sums(low: torch.dtype, backend: str) -
     with torch.autocast("cpu", low):
         wide = cosformer_attention(q.double(), k.double(), v.double(), backend=backend)
     assert wide.dtype == torch.float64
+
+
+def test_autocast_reaches_the_step_and_spares_the_reference(backend: str) -> None:
+    q, k, v = (torch.randn(1, 2, 1, 16) for _ in range(3))
+    state = AttentionState.zeros(1, 2, 16, 16, horizon=9)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention_step(q, k.bfloat16(), v, state, backend=backend).dtype == torch.bfloat16
+        weights = attention_weights(q, k, normalize=False)
+    assert torch.equal(weights, attention_weights(q, k, normalize=False))
 
 
 def test_checkpointing_changes_nothing(backend: str) -> None:

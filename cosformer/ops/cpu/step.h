@@ -14,7 +14,7 @@ struct Step {
   int32_t normalize, unused;
 };
 
-// e^{iθ} − 1 instead of e^{iθ}: near 1 a float cannot hold the turn, and a million steps would drift.
+// e^{iθ} − 1 instead of e^{iθ}: near 1 a float rounds cos θ, which over 6,400 steps of M = 6,400 adds up to 2e-4.
 template <typename real> struct SmallTurn {
   real lost, turned;  // 1 − cos θ, sin θ
   explicit SmallTurn(double theta) : lost(real(2 * std::sin(theta / 2) * std::sin(theta / 2))), turned(real(std::sin(theta))) {}

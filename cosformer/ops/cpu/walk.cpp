@@ -85,7 +85,7 @@ template <typename real> struct Walker {
     for (int64_t i = 0; i < S::lanes; i++)
       for (int64_t j = 0; j <= i; j++) lane_masks[i * S::lanes + j] = 1;
     for (int64_t d = 0; d < CHUNK; d++) cosines[CHUNK - 1 - d] = real(std::cos(w.theta * d));
-    for (int64_t f = 0; f < frame; f++) {  // f < M, so θf < π/2 and the tangent is finite
+    for (int64_t f = 0; f < frame; f++) {  // read for f < M only, where θf < π/2 and the tangent is finite
       const double co = std::cos(w.theta * f), si = std::sin(w.theta * f);
       fcos[f] = real(co), fsin[f] = real(si), ftan[f] = real(si / co);
     }
