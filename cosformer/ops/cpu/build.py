@@ -111,7 +111,7 @@ def _open(path: Path, version: str) -> Library:
     except OSError as error:
         raise NativeUnavailable(f"the compiled kernel does not load: {error}") from error
     handle.cosformer_sizes.restype = ctypes.c_int64
-    return Library(handle, path, version, bool(handle.cosformer_has_openmp()), handle.cosformer_sizes(3))
+    return Library(handle, path, version, bool(handle.cosformer_has_openmp()), handle.cosformer_sizes(4))
 
 
 def _run(command: list[str]) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.cpu.build import load_library
-from cosformer.ops.features import clamp_norm, conjugate, empty_like_rows, sum_dtype, turn
+from cosformer.ops.features import conjugate, empty_like_rows, sum_dtype, turn
 from cosformer.ops.packed import Sequences
 from cosformer.ops.problem import Gradients, Problem, Results
 
@@ -32,6 +32,13 @@ class _Walk(ctypes.Structure):
         ("state_in", c_void_p), ("norm_in", c_void_p), ("state_out", c_void_p), ("norm_out", c_void_p), ("z", c_void_p),
         ("theta", c_double), ("eps", c_double), ("threads", c_int64),
         ("packed", c_int32), ("causal", c_int32), ("reverse", c_int32), ("unused", c_int32),
+    )  # fmt: skip
+
+
+class _RowGradients(ctypes.Structure):
+    _fields_ = (
+        ("grad", _Operand), ("out", _Operand), ("z", c_void_p), ("scale", c_void_p), ("column", c_void_p),
+        ("batch", c_int64), ("threads", c_int64), ("eps", c_double),
     )  # fmt: skip
 
 
@@ -67,7 +74,6 @@ def _walk(
     state_in: Tensor | None = None, norm_in: Tensor | None = None, state_out: Tensor | None = None,
     norm_out: Tensor | None = None, z: Tensor | None = None,
 ) -> None:  # fmt: skip
-    library = load_library()
     n = len(sequences)
     lists = [sequences.q_starts, sequences.q_lengths, sequences.k_starts, sequences.k_lengths]
     if targets_are_keys:
@@ -85,8 +91,7 @@ def _walk(
             setattr(w, name, tensor.data_ptr())
     w.theta, w.eps, w.threads = problem.theta, problem.eps, torch.get_num_threads()
     w.packed, w.causal, w.reverse = sequences.packed, problem.causal, backward_in_time
-    call = library.handle.cosformer_walk_f64 if dtype == torch.float64 else library.handle.cosformer_walk_f32
-    call(ctypes.byref(w))
+    _function("cosformer_walk", dtype)(ctypes.byref(w))
 
 
 def forward(
@@ -121,9 +126,10 @@ def backward(
     # g' = [do/z, −(do·o)/z]; where z was clamped it no longer moves, and that column is 0
     scale, column = None, None
     if problem.normalize:
-        clamped = clamp_norm(z, problem.eps)
-        scale = 1 / clamped
-        column = torch.where(clamped == z, _row_dots(do, o, dtype) * -scale, 0)
+        scale, column = torch.empty_like(z), torch.empty_like(z)
+        rows = _RowGradients(_operand(do), _operand(o), z.data_ptr(), scale.data_ptr(), column.data_ptr())
+        rows.batch, rows.threads, rows.eps = z.shape[0], torch.get_num_threads(), problem.eps
+        _function("cosformer_row_gradients", dtype)(ctypes.byref(rows))
     elif dnorm is not None or state is not None:
         column = do.new_zeros(do.shape[:3], dtype=dtype)
     ones = column is not None
@@ -193,8 +199,7 @@ def step(
     if key_mask is not None:
         s.k.mask = s.v.mask = key_mask.data_ptr()
         s.k.mask_strides[:] = s.v.mask_strides[:] = key_mask.stride()
-    handle = load_library().handle
-    (handle.cosformer_step_f64 if state.dtype == torch.float64 else handle.cosformer_step_f32)(ctypes.byref(s))
+    _function("cosformer_step", state.dtype)(ctypes.byref(s))
     return o
 
 
@@ -221,11 +226,6 @@ def _result_like(x: Tensor, width: int) -> Tensor:
     return result
 
 
-def _row_dots(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-    """Σ_d x[..., d] y[..., d], in `dtype`, a stretch of tokens at a time so that no whole product is stored."""
-    stretch = 4096
-    parts = [
-        (x[:, :, i : i + stretch].to(dtype) * y[:, :, i : i + stretch].to(dtype)).sum(-1)
-        for i in range(0, x.shape[2], stretch)
-    ]
-    return torch.cat(parts, 2)
+def _function(name: str, dtype: torch.dtype):
+    """The kernel's function for sums of `dtype`."""
+    return getattr(load_library().handle, f"{name}_f64" if dtype == torch.float64 else f"{name}_f32")

@@ -314,8 +314,9 @@ template <typename real> struct Walker {
     const int64_t seq = task / w.heads, head = task % w.heads, sources = w.b_length[seq], length = w.a_length[seq];
     const int64_t targets = !w.causal ? NEVER : w.reverse ? 0 : sources - length, end = targets + length;
     get_state(task);
-    enter(1);
+    if (w.state_in || w.norm_in) enter(1);  // zeros need no turn
     const int64_t f = stretch(seq, head, 0, sources, sources, targets);
+    if (w.causal && end <= sources && !w.state_out && !w.norm_out) return;
     leave(double(f - 1));
     put_state(task);
     if (!w.causal) {  // target p stands p − (sources − 1) after the last source
@@ -410,6 +411,44 @@ template <typename real> static void run(const Walk &w) {
   }
 }
 
+// What the gradients need of each row: scale = 1/z and column = −(do·o)/z, 0 where z was clamped and no longer moves.
+struct RowGradients {
+  Operand grad, out;
+  const void *z;         // [B, H, T]
+  void *scale, *column;  // [B, H, T]
+  int64_t batch, threads;
+  double eps;
+};
+
+template <typename real> static void run_row_gradients(const RowGradients &r) {
+  const int64_t heads = r.out.heads, length = r.out.length, width = r.out.width, stretch = 256;
+  const int64_t parts = (length + stretch - 1) / stretch;
+#pragma omp parallel num_threads(r.threads) if (r.threads > 1)
+  {
+    std::vector<real> row(2 * width);
+#pragma omp for schedule(static)
+    for (int64_t task = 0; task < r.batch * heads * parts; task++) {
+      const int64_t b = task / parts / heads, h = task / parts % heads, from = task % parts * stretch;
+      for (int64_t t = from; t < std::min(from + stretch, length); t++) {
+        read_row(r.grad, b, h, t, row.data());
+        read_row(r.out, b, h, t, row.data() + width);
+        typename Simd<real>::vec part{};
+        int64_t d = 0;
+        for (; d + Simd<real>::lanes <= width; d += Simd<real>::lanes)
+          part += Simd<real>::load(&row[d]) * Simd<real>::load(&row[width + d]);
+        real dot = 0;
+        for (; d < width; d++) dot += row[d] * row[width + d];
+        for (int l = 0; l < Simd<real>::lanes; l++) dot += part[l];
+        const int64_t at = r.out.flat(b, h, t);
+        const real z = ((const real *)r.z)[at];
+        const bool clamped = std::abs(z) < real(r.eps);
+        const real scale = 1 / (clamped ? real(r.eps) : z);
+        ((real *)r.scale)[at] = scale, ((real *)r.column)[at] = clamped ? real(0) : -dot * scale;
+      }
+    }
+  }
+}
+
 extern "C" {
 // Asks for large pages under a large, still untouched result: one page fault per 2 MiB instead of 512.
 void cosformer_large_pages(void *data, int64_t bytes) {
@@ -422,10 +461,13 @@ void cosformer_large_pages(void *data, int64_t bytes) {
 }
 void cosformer_walk_f32(const Walk *w) { run<float>(*w); }
 void cosformer_walk_f64(const Walk *w) { run<double>(*w); }
+void cosformer_row_gradients_f32(const RowGradients *r) { run_row_gradients<float>(*r); }
+void cosformer_row_gradients_f64(const RowGradients *r) { run_row_gradients<double>(*r); }
 void cosformer_step_f32(const Step *s) { run_step<float>(*s); }
 void cosformer_step_f64(const Step *s) { run_step<double>(*s); }
 int64_t cosformer_sizes(int32_t which) {
-  return which == 0 ? sizeof(Operand) : which == 1 ? sizeof(Walk) : which == 2 ? sizeof(Step) : VECTOR_BYTES;
+  return which == 0 ? sizeof(Operand) : which == 1 ? sizeof(Walk) : which == 2 ? sizeof(Step)
+                                                          : which == 3 ? sizeof(RowGradients) : VECTOR_BYTES;
 }
 int32_t cosformer_has_openmp() {
 #ifdef _OPENMP

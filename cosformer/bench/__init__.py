@@ -1,0 +1,1 @@
+"""Measurements: correctness first, everything warmed, systems interleaved, medians with their spread."""

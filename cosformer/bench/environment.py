@@ -1,0 +1,77 @@
+"""What a number was measured on: machine, versions, commit, command."""
+
+import datetime
+import importlib.metadata
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from cosformer.ops.backends import choose_backend
+from cosformer.version import __version__
+
+PACKAGES = ("torch", "triton", "transformers", "accelerate", "tokenizers", "numpy", "matplotlib", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    found = {"cosformer": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def processor() -> str:
+    """The processor's own name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def devices() -> dict[str, str]:
+    """Each device torch can use here, in words."""
+    found = {"cpu": f"{processor()}, {torch.get_num_threads()} threads"}
+    for i in range(torch.cuda.device_count()):
+        found[f"cuda:{i}"] = torch.cuda.get_device_name(i)
+    if torch.backends.mps.is_available():
+        found["mps"] = "Apple GPU"
+    return found
+
+
+def backends() -> dict[str, str]:
+    """Which backend `auto` takes on each device, and why."""
+    return {name: str(choose_backend("auto", torch.device(name))) for name in devices()}
+
+
+def commit() -> str | None:
+    """The commit of the checkout this package lies in, with `+` for uncommitted changes; None for an installed copy."""
+    here = Path(__file__).resolve().parents[2]
+    if not (here / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "cosformer") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def provenance(device: str) -> dict[str, object]:
+    """What every result file carries."""
+    return {
+        "device": devices()[device],
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": commit(),
+        "versions": versions(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }

@@ -1,0 +1,36 @@
+"""Peak resident memory of one causal forward, measured in a process of its own."""
+
+import json
+import subprocess
+import sys
+
+from cosformer.ops.cost import bytes_moved
+
+# Inputs are written (not merely reserved) before the baseline is read, so that the difference is the operator's own.
+_PROGRAM = """
+import json, resource, sys
+import torch
+from cosformer import cosformer_attention
+heads, length, width = (int(x) for x in sys.argv[1:4])
+warm = torch.ones(1, heads, 64, width)
+cosformer_attention(warm, warm, warm, causal=True)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+q, k, v = (torch.empty(1, heads, length, width).uniform_() for _ in range(3))
+with torch.no_grad():
+    o = cosformer_attention(q, k, v, causal=True)
+assert o.isfinite().all(dim=-1)[0, :, -1].all()
+print(json.dumps({"baseline": before, "peak": peak()}))
+"""
+
+
+def peak_memory(*, heads: int = 8, length: int = 1_048_576, width: int = 64) -> dict[str, float]:
+    """Bytes resident beyond the warmed-up process, and as a multiple of q, k, v and o together (fp32)."""
+    arguments = [sys.executable, "-c", _PROGRAM, str(heads), str(length), str(width)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the memory run failed: {done.stderr.strip().splitlines()[-1:]}; it needs about 10 GB free")
+    seen = json.loads(done.stdout)
+    needed = bytes_moved(1, heads, length, width, width, 4)
+    used = seen["peak"] - seen["baseline"]
+    return {"length": length, "tensors_bytes": needed, "resident_bytes": used, "ratio": used / needed}

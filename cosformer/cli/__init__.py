@@ -1,0 +1,1 @@
+"""The `cosformer` command: main.py gathers the verbs, one file each."""

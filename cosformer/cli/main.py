@@ -1,0 +1,21 @@
+"""The `cosformer` command."""
+
+import typer
+
+from cosformer.cli.bench import app as bench
+from cosformer.cli.demo import demo
+from cosformer.cli.env import env
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(env)
+app.command()(demo)
+app.add_typer(bench, name="bench")
+
+
+@app.callback()
+def cosformer() -> None:
+    """Exact cosine-reweighted attention in linear time."""
+
+
+if __name__ == "__main__":
+    app()
