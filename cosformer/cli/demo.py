@@ -112,12 +112,12 @@ def plot_weights(path: Path) -> None:
     x = torch.nn.functional.avg_pool1d(torch.randn(1, 16, n + 8), 9, 1)[0].T[None, None]
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4))
     distance = torch.arange(n)
-    axes[0].plot(distance, torch.cos(torch.pi / (2 * n) * distance))
+    axes[0].plot(distance.tolist(), torch.cos(torch.pi / (2 * n) * distance).tolist())
     axes[0].set(xlabel="distance t − s", ylabel="factor", title=f"cos(π(t−s)/(2M)), M = {n}")
     axes[0].grid(alpha=0.3)
     for axis, horizon, title in ((axes[1], 10**9, "ReLU attention, no cosine"), (axes[2], n, "cosFormer")):
         weights = attention_weights(x, x, causal=True, horizon=horizon)[0, 0]
-        axis.imshow(weights.sqrt(), cmap="magma")
+        axis.imshow(weights.sqrt().tolist(), cmap="magma")
         axis.set(xlabel="key s", ylabel="query t", title=title)
     figure.tight_layout()
     buffer = io.BytesIO()

@@ -132,11 +132,10 @@ class CosformerAttention(nn.Module):
         output = self._merge(o, query.dim() == 3)
         if not need_weights:
             return output, after
-        with torch.autocast(q.device.type, enabled=False):  # sums stay in fp32
-            weights = attention_weights(
-                q, k, causal=causal, horizon=self.horizon, attn_mask=None if keep is None else keep[:, None, None],
-                feature_map=self.feature_map, normalize=self.normalize, eps=self.eps,
-            )  # fmt: skip
+        weights = attention_weights(
+            q, k, causal=causal, horizon=self.horizon, attn_mask=None if keep is None else keep[:, None, None],
+            feature_map=self.feature_map, normalize=self.normalize, eps=self.eps,
+        )  # fmt: skip
         weights = (weights.mean(1) if average_attn_weights else weights).to(q.dtype)
         return output, weights if query.dim() == 3 else weights[0]
 

@@ -226,6 +226,7 @@ def _result_like(x: Tensor, width: int) -> Tensor:
     return result
 
 
+@functools.cache
 def _function(name: str, dtype: torch.dtype):
     """The kernel's function for sums of `dtype`."""
     return getattr(load_library().handle, f"{name}_f64" if dtype == torch.float64 else f"{name}_f32")
