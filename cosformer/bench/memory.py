@@ -23,7 +23,7 @@ before = peak()
 q, k, v = (torch.empty(1, heads, length, width).uniform_() for _ in range(3))
 with torch.no_grad():
     o = cosformer_attention(q, k, v, causal=True)
-assert o.isfinite().all(dim=-1)[0, :, -1].all()
+assert o[:, :, -1].isfinite().all()
 print(json.dumps({"baseline": before, "peak": peak()}))
 """
 
