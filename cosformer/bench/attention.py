@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosformer.bench.timing import Time, interleaved
+from cosformer.bench.timing import Time, interleaved, keep_freed_memory
 from cosformer.ops.attention import attention_step, cosformer_attention
 from cosformer.ops.backends import choose_backend
 from cosformer.ops.cost import flops_per_token
@@ -97,6 +97,7 @@ def gate(bench: AttentionBench) -> dict[str, float]:
 def measure(bench: AttentionBench) -> Iterator[Row]:
     """One row after another, shortest first."""
     device = torch.device(bench.device)
+    keep_freed_memory()  # for both systems alike
     a, b = (torch.randn(2_048, 2_048, device=device, dtype=bench.dtype) for _ in range(2))
     for length in sorted(bench.lengths):
         shape = (1, bench.heads, length, bench.width)

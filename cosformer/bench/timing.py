@@ -1,5 +1,6 @@
 """Fair timing on a noisy machine: the systems take turns, so that a slow spell hits them all."""
 
+import ctypes
 import statistics
 import time
 from collections.abc import Callable
@@ -15,6 +16,20 @@ class Time:
     ms: float
     low: float
     high: float
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep large blocks it frees, as GPU allocators do. False where the C library has no such switch.
+
+    Otherwise every result above 32 MiB is fresh memory, cleared page by page by the kernel while it is being timed: on
+    a virtual machine that took up to half of the measured time, at random.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    trim, threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+    return bool(mallopt(threshold, 2**31 - 1)) and bool(mallopt(trim, 2**31 - 1))
 
 
 def synchronize(device: torch.device) -> None:
