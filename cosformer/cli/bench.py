@@ -24,6 +24,7 @@ from cosformer.bench.attention import (
     measure_step,
 )
 from cosformer.bench.memory import peak_memory
+from cosformer.bench.precision import drift, worst_errors
 from cosformer.bench.report import plot_attention, write_json
 
 app = typer.Typer(no_args_is_help=True, help="Measurements on this machine.")
@@ -105,6 +106,47 @@ def attention(
     if plot is not None:
         plot_attention(plot, [row.to_json(heads, width) for row in rows], f"{environment.devices()[device]}, {dtype}")
         console.print(f"wrote {plot}")
+
+
+@app.command()
+def precision(
+    steps: Annotated[int, typer.Option(min=1, help="Decoding steps for the drift of the state.")] = 100_000,
+    backend: Annotated[str, typer.Option(help="auto, cpu or torch.")] = "auto",
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the result file here; - prints it.")] = None,
+) -> None:
+    """Worst errors against the quadratic definition in float64, by mode and dtype; drift of a long decoding."""
+    console = Console(stderr=True)
+    settings = AttentionBench(backend=backend)
+    try:
+        console.print(f"backend: {backend_in_words(settings)}")
+    except (ValueError, RuntimeError) as error:
+        raise typer.BadParameter(str(error)) from error
+    with console.status("comparing with the definition"):
+        errors = worst_errors(backend=backend)
+    with console.status(f"decoding {steps:,} tokens"):
+        drifted = drift(steps=steps, backend=backend)
+    result = {
+        "benchmark": "precision", **environment.provenance("cpu"), "backend": backend_in_words(settings),
+        "worst_error_against_float64": errors, "drift": drifted,
+    }  # fmt: skip
+    if json_path is not None and str(json_path) == "-":
+        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
+        return
+    out = Console()
+    out.print(error_table(errors))
+    out.print(f"after {steps:,} single steps in fp32 the output is off by {drifted['output']:.1e}")
+    if json_path is not None:
+        write_json(json_path, result)
+        console.print(f"wrote {json_path}")
+
+
+def error_table(errors: dict[str, dict]) -> Table:
+    result = Table(title="worst error against float64: output / gradient (relative)")
+    for heading in ("mode", *next(iter(errors.values()))):
+        result.add_column(heading)
+    for mode, by_dtype in errors.items():
+        result.add_row(mode, *(f"{e['output']:.1e} / {e['gradient']:.1e}" for e in by_dtype.values()))
+    return result
 
 
 def progress(console: Console) -> Progress:

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from cosformer.bench import environment
 from cosformer.bench.attention import AttentionBench, Row, backend_in_words, measure
+from cosformer.bench.precision import worst_errors
 from cosformer.bench.report import plot_attention, write_json
-from cosformer.cli.bench import progress, table
+from cosformer.cli.bench import error_table, progress, table
 from cosformer.ops.attention import attention_step, cosformer_attention
 from cosformer.ops.cost import state_bytes
-from cosformer.ops.reference import attention_reference
 from cosformer.ops.state import AttentionState
 
 
@@ -30,7 +30,7 @@ def demo(
     console.print(f"cosformer on {environment.devices()['cpu']}; backend: {backend_in_words(settings)}\n")
 
     console.rule("1. exact: the linear form against the quadratic definition in float64")
-    console.print(exactness())
+    console.print(error_table(worst_errors(length=333 if quick else 1_003)))
 
     console.rule("2. fast: time against softmax (SDPA), same process, same threads")
     rows: list[Row] = []
@@ -57,23 +57,6 @@ def demo(
     except RuntimeError as error:
         console.print(f"no plots: {error}")
     console.print("\nwrote " + ", ".join(str(path) for path in written))
-
-
-def exactness() -> Table:
-    result = Table("mode", "fp64", "fp32", "bf16", title="worst error of 1,003 tokens, 4 heads of 64, values of size 1")
-    torch.manual_seed(0)
-    x = [torch.randn(1, 4, 1_003, 64, dtype=torch.float64) for _ in range(3)]
-    mask = torch.rand(1, 1_003) > 0.2
-    for name, causal, key_mask in (("causal", True, None), ("bidirectional", False, None), ("padded", True, mask)):
-        cells = []
-        for dtype in (torch.float64, torch.float32, torch.bfloat16):
-            q, k, v = (t.to(dtype) for t in x)
-            got = cosformer_attention(q, k, v, causal=causal, key_mask=key_mask)
-            keep = None if key_mask is None else key_mask[:, None, None]
-            want = attention_reference(q.double(), k.double(), v.double(), causal=causal, attn_mask=keep)
-            cells.append(f"{(got.double() - want).abs().max().item():.1e}")
-        result.add_row(name, *cells)
-    return result
 
 
 def streaming(total: int) -> tuple[Table, dict[str, float]]:

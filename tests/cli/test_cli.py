@@ -47,6 +47,20 @@ def test_bench_prints_json_alone_on_stdout() -> None:
     assert json.loads(done.stdout)["benchmark"] == "attention"
 
 
+def test_precision_by_mode_and_dtype(tmp_path: Path) -> None:
+    out = tmp_path / "precision.json"
+    done = run("bench", "precision", "--steps", "50", "--backend", "torch", "--json", str(out))
+    assert done.exit_code == 0, done.output
+    result = json.loads(out.read_text())
+    errors = result["worst_error_against_float64"]
+    assert set(errors) == {"causal", "bidirectional", "padded", "cross", "packed"}
+    for by_dtype in errors.values():
+        assert (
+            by_dtype["fp64"]["output"] < 1e-13 < by_dtype["fp32"]["output"] < 1e-5 < by_dtype["bf16"]["output"] < 0.05
+        )
+    assert result["drift"]["output"] < 1e-5
+
+
 def test_bench_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = run(*SMALL, "--plot", str(tmp_path / "speed.png"))
@@ -83,7 +97,8 @@ def test_demo_shows_and_writes(tmp_path: Path) -> None:
 
 HELP = {
     (): {"env", "bench", "demo"},
-    ("bench",): {"attention"},
+    ("bench",): {"attention", "precision"},
+    ("bench", "precision"): {"--steps", "--backend", "--json"},
     ("bench", "attention"): {
         "--device", "--lengths", "--dtype", "--heads", "--width", "--repeats", "--backend", "--memory", "--json",
         "--plot",
