@@ -49,6 +49,8 @@ def faults(path: Path, names: list[str]) -> list[str]:
                 found.append(f"{layer} imports {other}")
             elif other not in LAYERS and other not in ANYWHERE:
                 found.append(f"{layer} imports cosformer.{other}")
+        elif top == "triton" and parts[:2] == ("ops", "triton"):
+            continue  # alone
         elif top not in sys.stdlib_module_names and top not in MAY_IMPORT.get(layer, set()):
             found.append(f"{layer} imports {top}")
     return found
@@ -68,6 +70,8 @@ def test_every_folder_has_its_place() -> None:
 def test_the_check_sees_a_wrong_import() -> None:
     assert faults(ROOT / "ops" / "x.py", ["cosformer.nn.attention"]) == ["ops imports nn"]
     assert faults(ROOT / "nn" / "x.py", ["rich"]) == ["nn imports rich"]
+    assert faults(ROOT / "ops" / "x.py", ["triton"]) == ["ops imports triton"]
+    assert faults(ROOT / "ops" / "triton" / "x.py", ["triton.language"]) == []
     assert faults(ROOT / "cli" / "x.py", ["cosformer.ops.attention", "rich", "json"]) == []
 
 

@@ -44,7 +44,7 @@ def attention(
     heads: Annotated[int, typer.Option(min=1)] = 8,
     width: Annotated[int, typer.Option(min=1, help="K and V.")] = 64,
     repeats: Annotated[int, typer.Option(min=1, help="Measured rounds of each length.")] = 9,
-    backend: Annotated[str, typer.Option(help="auto, cpu or torch.")] = "auto",
+    backend: Annotated[str, typer.Option(help="auto, cpu, triton or torch.")] = "auto",
     memory: Annotated[bool, typer.Option("--memory", help="Also the peak memory of 1,048,576 tokens (10 GB).")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the result file here; - prints it.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw time over length here (PNG; needs matplotlib).")] = None,
@@ -111,7 +111,7 @@ def attention(
 @app.command()
 def precision(
     steps: Annotated[int, typer.Option(min=1, help="Decoding steps for the drift of the state.")] = 100_000,
-    backend: Annotated[str, typer.Option(help="auto, cpu or torch.")] = "auto",
+    backend: Annotated[str, typer.Option(help="auto, cpu, triton or torch.")] = "auto",
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the result file here; - prints it.")] = None,
 ) -> None:
     """Worst errors against the quadratic definition in float64, by mode and dtype; drift of a long decoding."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops import chunked
-from cosformer.ops.backends import choose_backend
+from cosformer.ops.backends import Choice, choose_backend
 from cosformer.ops.checks import (
     check_horizon,
     check_inputs,
@@ -62,7 +62,7 @@ def cosformer_attention(
                   sequence.
     feature_map   φ: relu (the paper's), identity, leaky_relu, elu1, silu.
     normalize     False leaves out the denominator. A denominator |z| < eps counts as eps: rows without weight give 0.
-    backend       auto, cpu (compiled), torch. `cosformer env` tells what auto takes here and why.
+    backend       auto, cpu (compiled), triton, torch. `cosformer env` tells what auto takes here and why.
     """
     check_options(feature_map, backend, eps)
     check_tensors(q, k, v)
@@ -149,6 +149,10 @@ def _sequences(
     return sequences, horizon
 
 
+def _backend(backend: str, q: Tensor, v: Tensor) -> Choice:
+    return choose_backend(backend, q.device, dtype=q.dtype, widest=max(q.shape[3], v.shape[3]))
+
+
 def _in_layout(result: Tensor, like: Tensor) -> Tensor:
     """`result` in the memory order promised to the compiler: that of empty_like_rows."""
     heads_inside = like.stride(1) < like.stride(2)
@@ -165,9 +169,7 @@ def _attention(
     sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps, return_state)
     with no_autocast(q):
-        o, z, sums, norms = choose_backend(backend, q.device).backend.forward(
-            q, k, v, key_mask, state, norm, sequences, problem
-        )
+        o, z, sums, norms = _backend(backend, q, v).backend.forward(q, k, v, key_mask, state, norm, sequences, problem)
     return _in_layout(o, q), z, sums, norms
 
 
@@ -195,7 +197,7 @@ def _attention_backward(
     sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps)
     with no_autocast(q):
-        dq, dk, dv, ds, dn = choose_backend(backend, q.device).backend.backward(
+        dq, dk, dv, ds, dn = _backend(backend, q, v).backend.backward(
             do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, sequences, problem
         )
     ds, dn = (z.new_empty(0) if x is None else x for x in (ds, dn))
@@ -326,7 +328,7 @@ def _step(
     feature_map: str, normalize: bool, eps: float, backend: str,
 ) -> Tensor:  # fmt: skip
     problem = _step_problem(horizon, feature_map, normalize, eps)
-    return choose_backend(backend, q.device).backend.step(q, k, v, state, norm, key_mask, problem)
+    return _backend(backend, q, v).backend.step(q, k, v, state, norm, key_mask, problem)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,6 +1,7 @@
 """Which implementation runs, and why. `auto` never fails for want of a compiler: it says what it took instead."""
 
 import functools
+import warnings
 from typing import NamedTuple, Protocol
 
 import torch
@@ -39,28 +40,46 @@ class Choice(NamedTuple):
         return f"{self.name} ({self.why})"
 
 
-def choose_backend(backend: str, device: torch.device) -> Choice:
-    """An explicit choice that cannot run raises; `auto` takes the fastest that can."""
+def choose_backend(
+    backend: str, device: torch.device, *, dtype: torch.dtype = torch.float32, widest: int = 64
+) -> Choice:
+    """For tensors of `dtype` whose wider head (K or V) has `widest` numbers.
+
+    An explicit choice that cannot run raises; `auto` takes the fastest that can.
+    """
     if backend == "auto":
-        return _auto(device.type)
+        return _auto(device.type, dtype, widest)
     if backend == "torch":
         return Choice("torch", "asked for: plain torch operations", chunked)
-    if device.type != "cpu":
-        raise ValueError(
-            f"backend='cpu' but the tensors are on {device}: the compiled kernel reads host memory; "
-            "move the tensors or pass backend='auto'"
-        )
     try:
+        if backend == "triton":
+            return Choice("triton", "asked for: Triton kernels", _triton(device.type, dtype, widest))
+        if device.type != "cpu":
+            raise NativeUnavailable(f"the tensors are on {device} and the compiled kernel reads host memory")
         return Choice("cpu", f"asked for: compiled kernel, {load_library().summary}", launch)
     except NativeUnavailable as error:
-        raise RuntimeError(f"backend='cpu' cannot run here: {error}; backend='torch' needs no compiler") from error
+        raise RuntimeError(f"backend={backend!r} cannot run here: {error}; backend='torch' runs everywhere") from error
 
 
 @functools.cache
-def _auto(device: str) -> Choice:
-    if device != "cpu":
-        return Choice("torch", f"auto: no kernel of ours for {device}, plain torch operations", chunked)
+def _auto(device: str, dtype: torch.dtype, widest: int) -> Choice:
+    kernel = "compiled" if device == "cpu" else "Triton"
     try:
-        return Choice("cpu", f"auto: compiled kernel, {load_library().summary}", launch)
+        if device == "cpu":
+            return Choice("cpu", f"auto: compiled kernel, {load_library().summary}", launch)
+        return Choice("triton", "auto: Triton kernels", _triton(device, dtype, widest))
     except NativeUnavailable as error:
-        return Choice("torch", f"auto: no compiled kernel ({error}), plain torch operations", chunked)
+        choice = Choice("torch", f"auto: no {kernel} kernel ({error}), plain torch operations", chunked)
+        if device == "cuda":
+            warnings.warn(f"cosformer runs on {choice}: slower than its kernels", RuntimeWarning, stacklevel=2)
+        return choice
+
+
+def _triton(device: str, dtype: torch.dtype, widest: int) -> Backend:
+    try:
+        from cosformer.ops.triton import launch as triton_launch
+    except (ImportError, AttributeError) as error:
+        raise NativeUnavailable(f"Triton is missing or too old: {error}") from error
+    if reason := triton_launch.unsupported(device, dtype, widest):
+        raise NativeUnavailable(reason)
+    return triton_launch

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-BACKENDS = ("auto", "cpu", "torch")
+BACKENDS = ("auto", "cpu", "triton", "torch")
 
 
 @dataclass(frozen=True, slots=True)

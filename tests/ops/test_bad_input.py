@@ -132,7 +132,7 @@ def test_step_refuses(backend: str) -> None:
 
 
 def test_compiled_backend_refuses_another_device() -> None:
-    with pytest.raises(ValueError, match="backend='cpu' but the tensors are on meta"):
+    with pytest.raises(RuntimeError, match="backend='cpu' cannot run here: the tensors are on meta"):
         choose_backend("cpu", torch.device("meta"))
 
 
