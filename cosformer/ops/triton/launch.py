@@ -174,8 +174,8 @@ class Walk:
             GROUP_B=b.x.shape[1] // self.heads, MAP_A=a.map, MAP_B=b.map, MAP_C=c.map, MAP_X=x.map, SCALED=self.scaled,
             EXTRA=extra, NORMED=self.normed, DIVIDED=self.z is not None, MASKED=self.masked,
             PACKED=self.cu_a is not None, CAUSAL=sources and targets, REVERSE=self.reverse, SOURCES=sources,
-            TARGETS=targets, STATE_IN=states is not None, STATE_OUT=keep, DOT=dot, PRECISION=precision, num_warps=shape.warps,
-            num_stages=shape.stages,
+            TARGETS=targets, STATE_IN=states is not None, STATE_OUT=keep, DOT=dot, PRECISION=precision,
+            num_warps=shape.warps, num_stages=shape.stages,
         )  # fmt: skip
         return new_state, new_norm
 
