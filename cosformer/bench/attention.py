@@ -11,6 +11,7 @@ from cosformer.bench.timing import Time, interleaved, keep_freed_memory
 from cosformer.ops.attention import attention_step, cosformer_attention
 from cosformer.ops.backends import choose_backend
 from cosformer.ops.cost import flops_per_token
+from cosformer.ops.features import sum_dtype
 from cosformer.ops.reference import attention_reference
 from cosformer.ops.state import AttentionState
 
@@ -20,6 +21,8 @@ SOFTMAX, CAUSAL, FULL, MATMUL = "softmax (SDPA), causal", "cosformer, causal", "
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionBench:
     lengths: tuple[int, ...] = (512, 1_024, 4_096, 16_384, 65_536)
+    tokens: int = 0
+    """Tokens of a batch: short sequences are batched up to this many, as a GPU needs; 0: one sequence."""
     heads: int = 8
     width: int = 64
     device: str = "cpu"
@@ -42,6 +45,7 @@ class Row:
     """One length. Times in ms; ratios are softmax over ours; shares are of the matmul rate of the same minutes."""
 
     length: int
+    batch: int
     matmul_gflops: float
     forward: dict[str, Time] = field(default_factory=dict)
     training: dict[str, Time] = field(default_factory=dict)
@@ -59,12 +63,13 @@ class Row:
         return self.forward[CAUSAL].ms / self.forward[FULL].ms
 
     def share(self, name: str, heads: int, width: int) -> float:
-        operations = flops_per_token(width, width, causal=name == CAUSAL) * heads * self.length
+        operations = flops_per_token(width, width, causal=name == CAUSAL) * heads * self.length * self.batch
         return operations / (self.forward[name].ms * 1e6) / self.matmul_gflops
 
     def to_json(self, heads: int, width: int) -> dict[str, object]:
         return {
             "length": self.length,
+            "batch": self.batch,
             "matmul_gflops": self.matmul_gflops,
             "forward_ms": {name: asdict(t) for name, t in self.forward.items()},
             "forward_backward_ms": {name: asdict(t) for name, t in self.training.items()},
@@ -72,7 +77,7 @@ class Row:
             "speedup_forward_backward": self.training_speedup,
             "bidirectional_over_causal": self.full_over_causal,
             "matmul_share": {name: self.share(name, heads, width) for name in (CAUSAL, FULL)},
-            "ns_per_token_and_head": self.forward[CAUSAL].ms * 1e6 / (self.length * heads),
+            "ns_per_token_and_head": self.forward[CAUSAL].ms * 1e6 / (self.length * self.batch * heads),
         }
 
 
@@ -98,9 +103,11 @@ def measure(bench: AttentionBench) -> Iterator[Row]:
     """One row after another, shortest first."""
     device = torch.device(bench.device)
     keep_freed_memory()  # for both systems alike
-    a, b = (torch.randn(2_048, 2_048, device=device, dtype=bench.dtype) for _ in range(2))
+    side = 2_048 if device.type == "cpu" else 8_192  # large enough for the machine's full rate
+    a, b = (torch.randn(side, side, device=device, dtype=bench.dtype) for _ in range(2))
     for length in sorted(bench.lengths):
-        shape = (1, bench.heads, length, bench.width)
+        batch = max(1, bench.tokens // length)
+        shape = (batch, bench.heads, length, bench.width)
         q, k, v, g = (torch.randn(shape, device=device, dtype=bench.dtype) for _ in range(4))
         repeats = bench.repeats if length <= 16_384 else max(3, bench.repeats // 2)
 
@@ -117,7 +124,7 @@ def measure(bench: AttentionBench) -> Iterator[Row]:
         systems[FULL] = lambda q=q, k=k, v=v, ours=ours: ours(q, k, v, causal=False)
         with torch.no_grad():
             forward = interleaved(systems, device, repeats)
-        row = Row(length, matmul_gflops=2 * 2_048**3 / (forward.pop(MATMUL).ms * 1e6), forward=forward)
+        row = Row(length, batch, matmul_gflops=2 * side**3 / (forward.pop(MATMUL).ms * 1e6), forward=forward)
 
         for x in (q, k, v):
             x.requires_grad_()
@@ -143,7 +150,10 @@ def measure_step(bench: AttentionBench) -> StepTimes:
     token = [torch.randn(1, heads, 1, width, device=device, dtype=bench.dtype) for _ in range(3)]
     matrix = torch.randn(heads, 2 * width, width + 1, device=device, dtype=bench.dtype)
     vector = torch.randn(heads, 1, 2 * width, device=device, dtype=bench.dtype)
-    states = [AttentionState.zeros(1, heads, width, width, horizon=1 << 21, device=device) for _ in range(2)]
+    sums = sum_dtype(bench.dtype)
+    states = [
+        AttentionState.zeros(1, heads, width, width, horizon=1 << 21, dtype=sums, device=device) for _ in range(2)
+    ]
     states[1].length = 1_000_000
     loop = 200
 

@@ -40,6 +40,7 @@ def bench() -> None:
 def attention(
     device: Annotated[str, typer.Option(help="cpu, or a device of `cosformer env`.")] = "cpu",
     lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "512,1024,4096,16384,65536",
+    tokens: Annotated[int, typer.Option(min=0, help="Batch sequences up to this many tokens; 0: one sequence.")] = 0,
     dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16 or fp64.")] = "fp32",
     heads: Annotated[int, typer.Option(min=1)] = 8,
     width: Annotated[int, typer.Option(min=1, help="K and V.")] = 64,
@@ -57,12 +58,13 @@ def attention(
         found = ", ".join(environment.devices())
         raise typer.BadParameter(f"{device!r} is not on this machine: use one of {found}", param_hint="--device")
     try:
-        tokens = tuple(int(x) for x in lengths.split(","))
+        each = tuple(int(x) for x in lengths.split(","))
     except ValueError as error:
         raise typer.BadParameter(f"{lengths!r}: give whole numbers such as 512,4096", param_hint="--lengths") from error
     try:
         settings = AttentionBench(
-            lengths=tokens,
+            lengths=each,
+            tokens=tokens,
             heads=heads,
             width=width,
             device=device,
@@ -76,7 +78,7 @@ def attention(
         raise typer.BadParameter(str(error)) from error
     rows: list[Row] = []
     with progress(console) as bar:
-        task = bar.add_task("attention", total=len(tokens) + 1 + memory)
+        task = bar.add_task("attention", total=len(each) + 1 + memory)
         for row in measure(settings):
             rows.append(row)
             bar.update(task, advance=1, description=f"{row.length:,} tokens done")
@@ -88,7 +90,7 @@ def attention(
         "benchmark": "attention",
         **environment.provenance(device),
         "backend": backend_in_words(settings),
-        "settings": {"batch": 1, "heads": heads, "width": width, "dtype": dtype, "repeats": repeats},
+        "settings": {"tokens": tokens, "heads": heads, "width": width, "dtype": dtype, "repeats": repeats},
         "worst_error_against_float64": errors,
         "rows": [row.to_json(heads, width) for row in rows],
         "step_us": {"position_10": steps.early, "position_1000000": steps.late, "bare_product": steps.product},
@@ -162,9 +164,7 @@ def progress(console: Console) -> Progress:
 
 def table(rows: list[Row], settings: AttentionBench) -> Table:
     dtype = str(settings.dtype).removeprefix("torch.")
-    result = Table(
-        title=f"causal, ms (median), B=1, H={settings.heads}, K=V={settings.width}, {dtype}, {settings.device}"
-    )
+    result = Table(title=f"causal, ms (median), H={settings.heads}, K=V={settings.width}, {dtype}, {settings.device}")
     for heading in ("tokens", "softmax", "ours", "gain", "both ways", "of matmul", "softmax f+b", "ours f+b", "gain"):
         result.add_column(heading, justify="right")
 

@@ -9,9 +9,11 @@ from torch import Tensor
 from cosformer.ops import chunked
 from cosformer.ops.backends import Choice, choose_backend
 from cosformer.ops.checks import (
+    check_causal,
     check_horizon,
     check_inputs,
     check_key_mask,
+    check_no_tangents,
     check_offsets,
     check_options,
     check_state,
@@ -66,16 +68,14 @@ def cosformer_attention(
     """
     check_options(feature_map, backend, eps)
     check_tensors(q, k, v)
+    check_no_tangents(q, k, v)
     q, k, v = lower_for_autocast(q, k, v)
     check_inputs(q, k, v)
     check_key_mask(key_mask, k)
     check_offsets(cu_seqlens, cu_seqlens_k, q)
     (b, _, t, _), s = q.shape, k.shape[2]
-    if causal and t > s and cu_seqlens is None:
-        raise ValueError(
-            f"causal=True but T={t} > S={s}: the queries are the last T of S positions, so T must not exceed S; "
-            "pass the missing keys, or what came before as `state`"
-        )
+    if cu_seqlens is None:
+        check_causal(causal, t, s)
     if cu_seqlens is not None and cu_seqlens_k is None:
         cu_seqlens_k = cu_seqlens
     if state is not None:
@@ -115,21 +115,36 @@ def attention_step(
     """
     q, k, v = lower_for_autocast(q, k, v)
     check_step(q, k, v, state, key_mask, feature_map, backend, eps)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or state.sums.requires_grad):
+    tensors = (q, k, v, state.sums, state.norm)
+    if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):  # noqa: C419  (a list is quicker)
         raise RuntimeError(
             "attention_step updates its state in place and records no gradient: run it under torch.no_grad(), or use "
             "cosformer_attention(..., causal=True, state=state, return_state=True)"
         )
     past = state.length
-    check_horizon(state.horizon, 1, int(past.max()) if isinstance(past, Tensor) else past)
-    if torch.compiler.is_compiling():
-        o = torch.ops.cosformer.step(
-            q, k, v, state.sums, state.norm, key_mask, state.horizon, feature_map, normalize, eps, backend
-        )
-    else:  # the dispatcher's toll would double the cost of a step
-        o = _step(q, k, v, state.sums, state.norm, key_mask, state.horizon, feature_map, normalize, eps, backend)
+    if not (isinstance(past, Tensor) and torch.compiler.is_compiling()):
+        check_horizon(state.horizon, 1, int(past.max()) if isinstance(past, Tensor) else past)
+    else:
+        torch.ops.aten._assert_async.msg((past < state.horizon).all(), "a state is full: its horizon is reached")
+    arguments = (key_mask, state.horizon, feature_map, normalize, eps, backend)
+    if _is_plain(tensors):  # the dispatcher's toll would double the cost of a step
+        o = _step(*tensors, *arguments)
+        torch.autograd.graph.increment_version((state.sums, state.norm))
+    else:
+        o = torch.ops.cosformer.step(*tensors, *arguments)
     state.length = past + 1
     return o
+
+
+def _is_plain(tensors: tuple[Tensor, ...]) -> bool:
+    """Ordinary tensors with memory of their own, and nobody watching: no compiler, tracer, transform, dispatch mode."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    for x in tensors:  # no generator: this runs at every token
+        if type(x) is not Tensor or x.is_neg():
+            return False
+    transformed = torch._C._functorch.maybe_current_level() is not None  # pyright: ignore[reportAttributeAccessIssue]
+    return not transformed and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 # --- torch.library ------------------------------------------------------------------------------------------------
@@ -145,7 +160,11 @@ def _sequences(
         sequences = packed_sequences(cu_q, cu_k, q.shape[2], k.shape[2], causal)
     if horizon == 0:
         return sequences, sequences.longest
-    check_horizon(horizon, sequences.longest, int(past.max()) if past is not None else 0)
+    held = past.reshape(-1).tolist() if past is not None else [0]
+    held = held * len(sequences) if len(held) == 1 else held
+    lengths = zip(sequences.q_lengths, sequences.k_lengths, held, strict=True)
+    longest = max(((max(t, s), n) for t, s, n in lengths), key=sum)
+    check_horizon(horizon, *longest)
     return sequences, horizon
 
 
@@ -257,7 +276,9 @@ def _setup_double(ctx, inputs, output) -> None:
 
 
 def _tracked(x: Tensor) -> Tensor:
-    return x if x.requires_grad else x.detach().requires_grad_()
+    """x, cut off from its own past: `do` may depend on q, and q may be k, and those paths belong to the engine that
+    called, not to the inner differentiation. (A view, so third derivatives still find their way.)"""
+    return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 
 def _double_backward(ctx, *grads):

@@ -15,14 +15,20 @@ def check_options(feature_map: str, backend: str, eps: float) -> None:
         raise ValueError(f"feature_map={feature_map!r} is unknown: use one of {', '.join(FEATURE_MAPS)}")
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown: use one of {', '.join(BACKENDS)}")
-    if not eps > 0:
-        raise ValueError(f"eps={eps}: rows without weight divide by it; use a positive number such as 1e-6")
+    if not isinstance(eps, int | float) or not torch.finfo(torch.float32).tiny <= eps < float("inf"):
+        raise ValueError(
+            f"eps={eps!r}: rows without weight divide by it, in fp32; use a number such as 1e-6 (at least 1.2e-38)"
+        )
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}: pass a torch.Tensor of shape [B, H, T, K]")
+        if x.layout != torch.strided or x.is_nested:
+            raise TypeError(
+                f"{name} is {'nested' if x.is_nested else x.layout}: attention reads dense tensors; convert it"
+            )
         if x.dim() != 4:
             raise ValueError(
                 f"{name} has {x.dim()} dimensions, shape {tuple(x.shape)}: the layout is [B, H, T, K], as in "
@@ -32,6 +38,17 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise TypeError(
                 f"{name} is {x.dtype}: attention needs float32, float64, bfloat16 or float16; use {name}.float()"
             )
+
+
+def check_no_tangents(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Forward-mode derivatives would silently be zero: torch.library has no rule for them."""
+    if torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level < 0:
+        return
+    if any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in (q, k, v)):
+        raise NotImplementedError(
+            "forward-mode derivatives (torch.func.jvp, dual tensors) are not supported: use reverse mode, or "
+            "cosformer.attention_reference, which is quadratic"
+        )
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -66,6 +83,8 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
 def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
     if key_mask is None:
         return
+    if not isinstance(key_mask, Tensor):
+        raise TypeError(f"key_mask is a {type(key_mask).__name__}: pass a bool tensor [B, S], True where a key counts")
     if key_mask.dtype != torch.bool:
         raise TypeError(f"key_mask is {key_mask.dtype}: it must be bool, True where a key counts; use key_mask.bool()")
     if key_mask.shape != (k.shape[0], k.shape[2]):
@@ -89,6 +108,10 @@ def check_offsets(cu_q: Tensor | None, cu_k: Tensor | None, q: Tensor) -> None:
     for name, cu in (("cu_seqlens", cu_q), ("cu_seqlens_k", cu_k)):
         if cu is None:
             continue
+        if not isinstance(cu, Tensor):
+            raise TypeError(f"{name} is a {type(cu).__name__}: pass a tensor of offsets, torch.tensor([0, ...])")
+        if cu.device.type == "meta" and q.device.type != "meta":
+            raise ValueError(f"{name} is on meta: its values must be readable; make it on the CPU or on {q.device}")
         if cu.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name} is {cu.dtype}: offsets are int32 or int64")
         if cu.dim() != 1 or cu.shape[0] < 2:
@@ -99,6 +122,14 @@ def check_offsets(cu_q: Tensor | None, cu_k: Tensor | None, q: Tensor) -> None:
         raise ValueError(
             f"cu_seqlens with B={q.shape[0]}: packed sequences lie one after another in a single row; "
             "pass q, k, v as [1, H, total, K]"
+        )
+
+
+def check_causal(causal: bool, t: int, s: int) -> None:
+    if causal and t > s:
+        raise ValueError(
+            f"causal=True but T={t} > S={s}: the queries are the last T of S positions, so T must not exceed S; "
+            "pass the missing keys, or what came before as `state`"
         )
 
 
@@ -120,6 +151,18 @@ def check_horizon(horizon: int | None, length: int, past: int) -> None:
 
 
 def check_state(state: AttentionState, batch: int, k: Tensor, v: Tensor, horizon: int | None) -> None:
+    if not isinstance(state, AttentionState):
+        raise TypeError(f"state is a {type(state).__name__}: pass the AttentionState of an earlier call, or None")
+    if isinstance(state.horizon, bool) or not isinstance(state.horizon, int | torch.SymInt) or state.horizon < 1:
+        raise ValueError(f"state.horizon={state.horizon!r}: a state is made for one positive horizon; give it one")
+    if isinstance(state.length, Tensor):
+        if state.length.shape != (batch,) or state.length.is_floating_point():
+            raise ValueError(
+                f"state.length has shape {tuple(state.length.shape)}, {state.length.dtype}: "
+                f"one whole number is needed for each of {batch} rows"
+            )
+    elif isinstance(state.length, bool) or not isinstance(state.length, int | torch.SymInt) or state.length < 0:
+        raise ValueError(f"state.length={state.length!r}: it counts positions; use 0 or more")
     shape = (batch, k.shape[1], 2, k.shape[3], v.shape[3])
     if tuple(state.sums.shape) != shape or tuple(state.norm.shape) != shape[:4]:
         raise ValueError(
@@ -131,8 +174,11 @@ def check_state(state: AttentionState, batch: int, k: Tensor, v: Tensor, horizon
             f"state is {state.sums.dtype} but sums for {k.dtype} inputs are kept in {sum_dtype(k.dtype)}: "
             "make the state from inputs of this dtype, or convert state.sums and state.norm"
         )
-    if state.sums.device != k.device:
-        raise ValueError(f"state is on {state.sums.device} but k is on {k.device}: use state.to('{k.device}')")
+    if not state.sums.device == state.norm.device == k.device:
+        raise ValueError(
+            f"state is on {state.sums.device} (norm: {state.norm.device}) but k is on {k.device}: "
+            f"use state.to('{k.device}')"
+        )
     if horizon is not None and horizon != state.horizon:
         raise ValueError(
             f"horizon={horizon} but the state was made with horizon={state.horizon}: its phases cannot change speed; "
@@ -148,13 +194,17 @@ def check_step(
     eps: float,
 ) -> None:  # fmt: skip
     """All of the above for one token. A combination of shapes that passed once is not examined at every token."""
+    if not isinstance(state, AttentionState):
+        raise TypeError(f"state is a {type(state).__name__}: pass an AttentionState, such as AttentionState.zeros(...)")
     if not (state.sums.is_contiguous() and state.norm.is_contiguous()):
         raise ValueError("attention_step updates a contiguous state in place: a view needs state.clone() first")
     seen = None
     if not torch.compiler.is_compiling():
+        sums, norm = state.sums, state.norm
         seen = (
-            *((x.shape, x.dtype, x.device) for x in (q, k, v, state.sums, state.norm)), feature_map, backend, eps,
-            None if key_mask is None else (key_mask.shape, key_mask.dtype, key_mask.device),
+            q.shape, q.dtype, q.device, k.shape, k.dtype, k.device, v.shape, v.dtype, v.device, sums.shape, sums.dtype,
+            sums.device, norm.shape, norm.dtype, norm.device, type(state.length), state.horizon, feature_map, backend,
+            eps, None if key_mask is None else (key_mask.shape, key_mask.dtype, key_mask.device),
         )  # fmt: skip
         if seen in _steps_checked:
             return

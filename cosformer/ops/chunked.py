@@ -13,6 +13,7 @@ tile of cosines the chunk itself. Between frames the state is turned, so no angl
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import torch
@@ -262,7 +263,7 @@ def step(
 ) -> Tensor:
     """One token, [B, H, 1, ...]; `state` and `norm` are updated in place."""
     heads, dtype, phi = k.shape[1], state.dtype, problem.feature_map
-    half, full = torch.tensor([problem.theta / 2, problem.theta], dtype=torch.float64).sin().tolist()
+    half, full = math.sin(problem.theta / 2), math.sin(problem.theta)
     keys = _operand(k, heads, dtype, phi, key_mask)[:, :, 0, 0]  # [B, Hkv, K]
     rows = _operand(v, heads, dtype, mask=key_mask)[:, :, 0]  # [B, Hkv, 1, V]
     for sums, added in ((state, keys[..., None] * rows), (norm, keys)):

@@ -7,7 +7,7 @@ o[t]   = Σ_s w[t,s] v[s] / Σ_s w[t,s]       causal: only s <= t
 import torch
 from torch import Tensor
 
-from cosformer.ops.checks import check_horizon, check_options
+from cosformer.ops.checks import check_causal, check_horizon, check_inputs, check_options, check_tensors
 from cosformer.ops.features import FEATURE_MAPS, angle, clamp_norm, no_autocast, sum_dtype
 
 
@@ -20,8 +20,7 @@ def attention_weights(
     q [B,H,T,K]; k [B,Hkv,S,K], H a multiple of Hkv. `attn_mask`: bool, broadcastable to [B,H,T,S], True keeps.
     Causal queries are the last T of S positions. Sums in fp32 (fp64 for fp64 input).
     """
-    check_options(feature_map, "auto", eps)
-    check_horizon(horizon, max(q.shape[2], k.shape[2]), 0)
+    _check(q, k, k, causal, horizon, attn_mask, feature_map, eps)
     with no_autocast(q):
         w, _ = _weights(q, k, causal, horizon, attn_mask, feature_map)
         return w / clamp_norm(w.sum(-1, keepdim=True), eps) if normalize else w
@@ -32,12 +31,24 @@ def attention_reference(
     attn_mask: Tensor | None = None, feature_map: str = "relu", normalize: bool = True, eps: float = 1e-6,
 ) -> Tensor:  # fmt: skip
     """o [B,H,T,V] from the weights of `attention_weights` and v [B,Hkv,S,V], in the dtype of q."""
-    check_options(feature_map, "auto", eps)
-    check_horizon(horizon, max(q.shape[2], k.shape[2]), 0)
+    _check(q, k, v, causal, horizon, attn_mask, feature_map, eps)
     with no_autocast(q):
         w, seen = _weights(q, k, causal, horizon, attn_mask, feature_map)
         o = w @ torch.where(seen, _repeat(v.to(w.dtype), q), 0)
         return (o / clamp_norm(w.sum(-1, keepdim=True), eps) if normalize else o).to(q.dtype)
+
+
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, horizon: int | None, attn_mask: Tensor | None, feature_map: str,
+    eps: float,
+) -> None:  # fmt: skip
+    check_options(feature_map, "auto", eps)
+    check_tensors(q, k, v)
+    check_inputs(q, k, v)
+    check_causal(causal, q.shape[2], k.shape[2])
+    check_horizon(horizon, max(q.shape[2], k.shape[2]), 0)
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
+        raise TypeError(f"attn_mask is {attn_mask.dtype}: it must be bool, True where a query sees a key")
 
 
 def _weights(

@@ -100,8 +100,8 @@ HELP = {
     ("bench",): {"attention", "precision"},
     ("bench", "precision"): {"--steps", "--backend", "--json"},
     ("bench", "attention"): {
-        "--device", "--lengths", "--dtype", "--heads", "--width", "--repeats", "--backend", "--memory", "--json",
-        "--plot",
+        "--device", "--lengths", "--tokens", "--dtype", "--heads", "--width", "--repeats", "--backend", "--memory",
+        "--json", "--plot",
     },
     ("env",): {"--json"},
     ("demo",): {"--out", "--quick"},

@@ -58,6 +58,20 @@ CASES = [
     (GOOD | {"feature_map": "gelu"}, ValueError, "feature_map='gelu' is unknown: use one of relu"),
     (GOOD | {"backend": "gpu"}, ValueError, "backend='gpu' is unknown: use one of auto"),
     (GOOD | {"eps": 0.0}, ValueError, "eps=0.0"),
+    (GOOD | {"eps": 1e-50}, ValueError, "eps=1e-50"),
+    (GOOD | {"eps": float("inf")}, ValueError, "eps=inf"),
+    (GOOD | {"eps": float("nan")}, ValueError, "eps=nan"),
+    (GOOD | {"q": GOOD["q"].to_sparse()}, TypeError, "q is torch.sparse_coo"),
+    (GOOD | {"key_mask": [True] * 6}, TypeError, "key_mask is a list"),
+    (GOOD | {"state": (1, 2)}, TypeError, "state is a tuple"),
+    (PACKED | {"cu_seqlens": [0, 6]}, TypeError, "cu_seqlens is a list"),
+    (PACKED | {"cu_seqlens": offsets(0, 6).to("meta")}, ValueError, "cu_seqlens is on meta"),
+    (GOOD | {"state": AttentionState.zeros(2, 2, 8, 5, horizon=None)}, ValueError, "state.horizon=None"),
+    (GOOD | {"state": AttentionState(sums=STATE.sums, norm=STATE.norm, length=-1, horizon=20)}, ValueError, "=-1"),
+    (GOOD | {"state": AttentionState(sums=STATE.sums, norm=STATE.norm, length=torch.tensor([1, 2, 3]), horizon=20)},
+     ValueError, "one whole number is needed for each of 2 rows"),
+    (GOOD | {"state": AttentionState(sums=STATE.sums, norm=STATE.norm.to("meta"), length=0, horizon=20)}, ValueError,
+     "norm: meta"),
     (GOOD | {"return_state": True}, ValueError, "return_state=True needs a horizon"),
     # masks
     (GOOD | {"key_mask": torch.ones(2, 6)}, TypeError, "key_mask is torch.float32: it must be bool"),
@@ -142,6 +156,27 @@ def test_reference_refuses_what_it_cannot_weigh() -> None:
             run(horizon=5)
         with pytest.raises(ValueError, match="feature_map='gelu' is unknown"):
             run(feature_map="gelu")
+
+
+def test_scratch_beyond_memory_is_an_error_not_a_crash(compiled: None) -> None:
+    wide = torch.ones(1).expand(1, 1, 2, 2**20)
+    with pytest.raises(MemoryError, match="scratch"):
+        cosformer_attention(wide, wide, wide, backend="cpu")
+
+
+def test_forward_mode_is_refused(backend: str) -> None:
+    x = torch.rand(1, 1, 4, 3)
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        torch.func.jvp(lambda q: cosformer_attention(q, x, x, backend=backend), (x,), (x,))
+
+
+def test_the_reference_takes_no_more_than_the_operator() -> None:
+    with pytest.raises(TypeError, match=r"q is torch\.int64"):
+        attention_reference(GOOD["q"].long(), GOOD["k"].long(), GOOD["v"].long())
+    with pytest.raises(ValueError, match="T=7 > S=6"):
+        attention_reference(t(2, 4, 7, 8), GOOD["k"], GOOD["v"], causal=True)
+    with pytest.raises(TypeError, match=r"attn_mask is torch\.float32"):
+        attention_reference(**GOOD, attn_mask=torch.ones(6, 6))
 
 
 def test_shapes_alone_can_be_asked_on_the_meta_device() -> None:

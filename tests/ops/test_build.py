@@ -59,13 +59,36 @@ def test_a_compiler_that_fails_is_quoted(fresh: Path, monkeypatch: pytest.Monkey
 def test_built_once_and_kept(compiled: None, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = build.load_library().path
     assert path.parent == fresh
-    assert [p.name for p in fresh.iterdir()] == [path.name]  # no scratch left behind
+    assert sorted(p.suffix for p in fresh.iterdir()) == [".sha256", ".so"]  # no scratch left behind
     build.load_library.cache_clear()
     commands: list[list[str]] = []
     run = build._run
     monkeypatch.setattr(build, "_run", lambda command: commands.append(command) or run(command))
     assert build.load_library().path == path
     assert not [c for c in commands if "-o" in c]
+
+
+def test_a_library_cut_short_is_built_again(compiled: None, fresh: Path) -> None:
+    path = build.load_library().path
+    whole = path.read_bytes()
+    build.load_library.cache_clear()
+    path.unlink()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert build.load_library().path.read_bytes() == whole
+
+
+def test_a_user_without_a_home_is_no_obstacle(
+    compiled: None, fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("COSFORMER_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(tmp_path))
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(build.Path, "home", homeless)
+    assert build.load_library().path.parent.parent == tmp_path
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(

@@ -102,3 +102,15 @@ def test_many_short_sequences_need_no_memory_of_their_own(compiled: None) -> Non
     q, k, v = (torch.randn(1, 2, sum(lengths), 8) for _ in range(3))
     o = cosformer_attention(q, k, v, cu_seqlens=offsets(lengths), backend="cpu")
     assert o.isfinite().all()
+
+
+def test_the_horizon_is_checked_sequence_by_sequence(backend: str) -> None:
+    """A long past and a short present, beside a short past and a long present: 11 positions each, horizon 11."""
+    x = torch.rand(1, 1, 11, 4)
+    state = AttentionState(
+        sums=torch.rand(2, 1, 2, 4, 4), norm=torch.rand(2, 1, 2, 4), length=torch.tensor([10, 1]), horizon=11
+    )
+    cu = offsets([1, 10])
+    assert cosformer_attention(x, x, x, causal=True, cu_seqlens=cu, state=state, backend=backend).isfinite().all()
+    with pytest.raises(ValueError, match="10 positions after 10 held"):
+        cosformer_attention(x, x, x, causal=True, cu_seqlens=offsets([10, 1]), state=state, backend=backend)

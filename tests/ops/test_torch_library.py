@@ -5,7 +5,7 @@ import torch
 from comparing import assert_rounding_only, worst
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from cosformer import AttentionState, attention_step, attention_weights, cosformer_attention
+from cosformer import AttentionState, attention_reference, attention_step, attention_weights, cosformer_attention
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -37,6 +37,48 @@ def test_second_derivatives_of_packed_and_masked(backend: str) -> None:
     inputs = (draw(1, 1, 5, 2), draw(1, 1, 5, 2), draw(1, 1, 5, 2))
     assert torch.autograd.gradcheck(run, inputs)
     assert torch.autograd.gradgradcheck(run, inputs)
+
+
+@pytest.mark.parametrize("loss", ["linear", "squared"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_second_derivatives_where_gradients_depend_on_the_inputs(loss: str, shared: bool, backend: str) -> None:
+    """q, k and v from one tensor, and a loss whose gradient depends on the output: paths must not be counted twice."""
+    x = draw(1, 1, 5, 3)
+    weights = torch.arange(15, dtype=torch.float64).view(1, 1, 5, 3)
+
+    def penalty(attend) -> torch.Tensor:
+        q, k, v = (x, x, x) if shared else (x, x.sin(), x.cos())
+        o = attend(q, k, v, causal=True, horizon=9, feature_map="elu1")
+        value = (o * weights).sum() if loss == "linear" else o.pow(2).sum()
+        (g,) = torch.autograd.grad(value, x, create_graph=True)
+        return torch.autograd.grad(g.pow(2).sum(), x)[0]
+
+    want = penalty(attention_reference)
+    got = penalty(lambda *a, **o: cosformer_attention(*a, backend=backend, **o))
+    assert_rounding_only(got, want, terms=100, size=want.abs().max().item())
+
+
+def test_a_step_is_seen_by_autograd_and_by_tracers(backend: str) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    state = AttentionState.zeros(1, 1, 4, 4, horizon=9)
+    q, k, v = (torch.rand(1, 1, 1, 4) for _ in range(3))
+    o = cosformer_attention(q.clone().requires_grad_(), k, v, causal=True, state=state, backend=backend)
+    attention_step(q, k, v, state, backend=backend)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+    negated = torch.complex(v, -v).conj().imag  # a view with its sign pending
+    assert negated.is_neg()
+    one, other = state.clone(), state.clone()
+    assert torch.equal(
+        attention_step(q, k, negated, one, backend=backend), attention_step(q, k, v.clone(), other, backend=backend)
+    )
+    graph = make_fx(lambda q, k, v: attention_step(q, k, v, state.clone(), backend=backend))(q, k, v)
+    assert any("cosformer.step" in str(node.target) for node in graph.graph.nodes)
+    with FakeTensorMode():
+        fake = AttentionState.zeros(1, 1, 4, 4, horizon=9)
+        assert attention_step(*(torch.rand(1, 1, 1, 4) for _ in range(3)), fake, backend=backend).shape == (1, 1, 1, 4)
 
 
 @pytest.mark.parametrize("state", [False, True])

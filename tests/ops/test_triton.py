@@ -34,10 +34,12 @@ SMALL = [
     Case(T=20, S=35, past=61, masked=True, H=2, Hkv=1, K=8, V=12),
 ]
 LARGE = [
-    Case(T=t, S=t, K=k, V=v, B=2, H=4, Hkv=2, masked=masked)
-    for t in (63, 64, 65, 1000) for k, v in ((8, 8), (24, 40), (64, 64), (80, 96), (128, 128), (256, 256), (128, 24))
-    for masked in (False, True)
-]  # fmt: skip
+    *(Case(T=t, S=t, K=64, V=64, B=2, H=4, Hkv=2) for t in (63, 64, 1000)),
+    *(
+        Case(T=65, S=65, K=k, V=v, B=2, H=4, Hkv=2, masked=True)
+        for k, v in ((8, 8), (24, 40), (80, 96), (128, 128), (256, 256), (128, 24))
+    ),
+]
 MAPS = [
     Case(T=20, S=30, H=2, Hkv=1, B=1, K=8, V=8, masked=True, feature_map=name, normalize=normalize)
     for name in ("relu", "identity", "leaky_relu", "elu1", "silu") for normalize in (True, False)

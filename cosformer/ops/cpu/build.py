@@ -43,12 +43,13 @@ class Library:
 def load_library() -> Library:
     """The compiled kernel, built if need be. Raises NativeUnavailable with the reason."""
     compiler = find_compiler()
-    version = _run([compiler, "--version"]).splitlines()[0]
+    version = (_run([compiler, "--version"]).splitlines() or [compiler])[0]
     failures: list[NativeUnavailable] = []
     for tuning in _tunings():
         for threading in (("-fopenmp",), ()):
+            flags = (*FLAGS, *tuning, *threading)
             try:
-                return _open(_build(compiler, version, (*FLAGS, *tuning, *threading)), version)
+                return _open(_build(compiler, version, flags), version)
             except NativeUnavailable as error:
                 failures.append(error)
     raise failures[0]
@@ -64,7 +65,12 @@ def find_compiler() -> str:
 def cache_folder() -> Path:
     if chosen := os.environ.get("COSFORMER_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cosformer"
+    if chosen := os.environ.get("XDG_CACHE_HOME"):
+        return Path(chosen) / "cosformer"
+    try:
+        return Path.home() / ".cache" / "cosformer"
+    except RuntimeError as error:  # a user without a home
+        raise OSError(str(error)) from error
 
 
 def _tunings() -> tuple[tuple[str, ...], ...]:
@@ -82,21 +88,33 @@ def _build(compiler: str, version: str, flags: tuple[str, ...]) -> Path:
     key.update(repr((version, flags, _target(compiler, flags))).encode())
     name = f"walk-{key.hexdigest()[:16]}.so"
     failures: list[str] = []
-    for folder in (cache_folder(), Path(tempfile.gettempdir()) / f"cosformer-{os.getuid()}"):
+    for choose in (cache_folder, lambda: Path(tempfile.gettempdir()) / f"cosformer-{os.getuid()}"):
         try:
+            folder = choose()
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if folder.stat().st_uid != os.getuid():  # never load what another user could have put there
                 raise PermissionError(f"{folder} belongs to another user")
             path = folder / name
-            if not path.exists():
+            if not _is_whole(path):
                 with tempfile.TemporaryDirectory(dir=folder) as scratch:
                     built = Path(scratch) / name
                     _run([compiler, *flags, str(here / SOURCES[0]), "-o", str(built)])
+                    checksum = built.with_suffix(".sha256")
+                    checksum.write_text(hashlib.sha256(built.read_bytes()).hexdigest())
+                    checksum.replace(path.with_suffix(".sha256"))
                     built.replace(path)
             return path
         except OSError as error:
             failures.append(str(error))
     raise NativeUnavailable(f"no folder to keep the compiled kernel in ({'; '.join(failures)}); set COSFORMER_CACHE")
+
+
+def _is_whole(path: Path) -> bool:
+    """A library cut short (a full disk, a crash) would kill the process that maps it: it is built again instead."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == path.with_suffix(".sha256").read_text()
+    except OSError:
+        return False
 
 
 def _target(compiler: str, flags: tuple[str, ...]) -> str:
@@ -116,7 +134,7 @@ def _open(path: Path, version: str) -> Library:
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NativeUnavailable(f"{command[0]} does not run: {error}") from error
     if done.returncode:

@@ -89,9 +89,9 @@ def _walk(
     ):  # fmt: skip
         if tensor is not None:
             setattr(w, name, tensor.data_ptr())
-    w.theta, w.eps, w.threads = problem.theta, problem.eps, torch.get_num_threads()
+    w.theta, w.eps, w.threads = problem.theta, problem.eps, _threads()
     w.packed, w.causal, w.reverse = sequences.packed, problem.causal, backward_in_time
-    _function("cosformer_walk", dtype)(ctypes.byref(w))
+    _call("cosformer_walk", dtype, w)
 
 
 def forward(
@@ -128,8 +128,8 @@ def backward(
     if problem.normalize:
         scale, column = torch.empty_like(z), torch.empty_like(z)
         rows = _RowGradients(_operand(do), _operand(o), z.data_ptr(), scale.data_ptr(), column.data_ptr())
-        rows.batch, rows.threads, rows.eps = z.shape[0], torch.get_num_threads(), problem.eps
-        _function("cosformer_row_gradients", dtype)(ctypes.byref(rows))
+        rows.batch, rows.threads, rows.eps = z.shape[0], _threads(), problem.eps
+        _call("cosformer_row_gradients", dtype, rows)
     elif dnorm is not None or state is not None:
         column = do.new_zeros(do.shape[:3], dtype=dtype)
     ones = column is not None
@@ -195,11 +195,11 @@ def step(
     s = _step_plan(q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), o.stride(), q.dtype, problem)
     s = _Step.from_buffer_copy(s)
     s.q.data, s.k.data, s.v.data, s.o.data = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
-    s.state, s.norm, s.threads = state.data_ptr(), norm.data_ptr(), torch.get_num_threads()
+    s.state, s.norm, s.threads = state.data_ptr(), norm.data_ptr(), _threads()
     if key_mask is not None:
         s.k.mask = s.v.mask = key_mask.data_ptr()
         s.k.mask_strides[:] = s.v.mask_strides[:] = key_mask.stride()
-    _function("cosformer_step", state.dtype)(ctypes.byref(s))
+    _call("cosformer_step", state.dtype, s)
     return o
 
 
@@ -226,7 +226,16 @@ def _result_like(x: Tensor, width: int) -> Tensor:
     return result
 
 
+def _call(name: str, dtype: torch.dtype, arguments: ctypes.Structure) -> None:
+    if _function(name, dtype)(ctypes.byref(arguments)):
+        raise MemoryError(f"{name}: no memory for the kernel's scratch, which grows with K·V; use narrower heads")
+
+
 @functools.cache
 def _function(name: str, dtype: torch.dtype):
     """The kernel's function for sums of `dtype`."""
     return getattr(load_library().handle, f"{name}_f64" if dtype == torch.float64 else f"{name}_f32")
+
+
+def _threads() -> int:
+    return torch.get_num_threads() if load_library().threaded else 1

@@ -12,6 +12,7 @@
 // Outside, a state is complex and seen from the last token it holds: Re and Im of Σ_s e^{iθ(last − s)} b[s] ⊗ [c[s], 1].
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <vector>
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -60,6 +61,13 @@ template <typename real> struct Walker {
     return 2 * w.a.inner() * round_up(w.c.width, S::lanes) + round_up(2 * w.a.inner(), S::lanes) + PAD;
   }
 
+  // At least what the constructor asks for, each part rounded up.
+  static int64_t scratch_size(const Walk &w) {
+    const int64_t in = round_up(w.a.inner(), S::lanes) + 2 * PAD, out = round_up(w.c.width, S::lanes) + PAD;
+    return CHUNK * (5 * in + 2 * out + CHUNK + 4 * S::lanes) + (2 * in + 4) * out + 4 * in + 3 * FRAME +
+           S::lanes * (S::lanes + 20) + 4 * CHUNK;
+  }
+
   Walker(const Walk &walk, int64_t longest)
       : w(walk), normed(walk.z || walk.norm_out || walk.norm_in), inner(walk.a.inner()), outer(walk.c.width),
         ld_inner(round_up(inner, S::lanes) + PAD), ld_pair(round_up(2 * inner, S::lanes) + PAD),
@@ -73,6 +81,7 @@ template <typename real> struct Walker {
                       &zs, &z_parts, &lane_masks, &cosines, &fcos, &fsin, &ftan, &x};
     int64_t total = S::lanes;
     for (int64_t size : sizes) total += round_up(size, S::lanes);
+    if (total > scratch_size(w)) std::abort();  // the two countings disagree: a bug
     static thread_local Scratch kept;  // from call to call: fresh memory costs a page fault per 4 KiB
     if (kept.inner != inner || kept.outer != outer || kept.memory.size() < size_t(total)) {
       kept.memory.assign(total, real(0));  // zeros: the padding of every row is read and never written
@@ -343,6 +352,12 @@ template <typename real> static void run(const Walk &w) {
   for (int64_t n = 0; n < w.sequences; n++) longest = std::max(longest, std::max(w.a_length[n], w.b_length[n]));
   const int64_t cuts = choose_cuts(w, longest), tasks = w.sequences * w.heads, size = Walker<real>::state_size(w);
   std::vector<real> states(cuts > 1 ? tasks * (cuts + 1) * size : 0);
+  // an exception cannot leave a parallel region: where scratch is large, ask for all of it here, and fail here
+  if (const size_t bytes = w.threads * Walker<real>::scratch_size(w) * sizeof(real); bytes > size_t(64) << 20) {
+    void *volatile trial = std::malloc(bytes);
+    if (!trial) throw std::bad_alloc();
+    std::free(trial);
+  }
 
 #pragma omp parallel num_threads(w.threads) if (w.threads > 1 && tasks * cuts > 1)
   {
@@ -449,6 +464,15 @@ template <typename real> static void run_row_gradients(const RowGradients &r) {
   }
 }
 
+template <typename F> static int32_t guarded(F &&f) {
+  try {
+    f();
+    return 0;
+  } catch (const std::bad_alloc &) {
+    return 1;
+  }
+}
+
 extern "C" {
 // Asks for large pages under a large, still untouched result: one page fault per 2 MiB instead of 512.
 void cosformer_large_pages(void *data, int64_t bytes) {
@@ -459,12 +483,13 @@ void cosformer_large_pages(void *data, int64_t bytes) {
   (void)data, (void)bytes;
 #endif
 }
-void cosformer_walk_f32(const Walk *w) { run<float>(*w); }
-void cosformer_walk_f64(const Walk *w) { run<double>(*w); }
-void cosformer_row_gradients_f32(const RowGradients *r) { run_row_gradients<float>(*r); }
-void cosformer_row_gradients_f64(const RowGradients *r) { run_row_gradients<double>(*r); }
-void cosformer_step_f32(const Step *s) { run_step<float>(*s); }
-void cosformer_step_f64(const Step *s) { run_step<double>(*s); }
+// Each returns 0, or 1 where memory ran out (before any result was touched: scratch is asked for first).
+int32_t cosformer_walk_f32(const Walk *w) { return guarded([&] { run<float>(*w); }); }
+int32_t cosformer_walk_f64(const Walk *w) { return guarded([&] { run<double>(*w); }); }
+int32_t cosformer_row_gradients_f32(const RowGradients *r) { return guarded([&] { run_row_gradients<float>(*r); }); }
+int32_t cosformer_row_gradients_f64(const RowGradients *r) { return guarded([&] { run_row_gradients<double>(*r); }); }
+int32_t cosformer_step_f32(const Step *s) { return guarded([&] { run_step<float>(*s); }); }
+int32_t cosformer_step_f64(const Step *s) { return guarded([&] { run_step<double>(*s); }); }
 int64_t cosformer_sizes(int32_t which) {
   return which == 0 ? sizeof(Operand) : which == 1 ? sizeof(Walk) : which == 2 ? sizeof(Step)
                                                           : which == 3 ? sizeof(RowGradients) : VECTOR_BYTES;
