@@ -70,7 +70,7 @@ def walk_kernel(
     p_cos, p_sin, p_cu_a, p_cu_b,
     a_sb, a_sh, a_st, a_sd, b_sb, b_sh, b_st, b_sd, c_sb, c_sh, c_st, c_sd, o_sb, o_sh, o_st, o_sd,
     x_sb, x_sh, x_st, x_sd, m_sb, m_st,
-    heads, length_a, length_b, stretch, stretches, cos_frame, sin_frame, eps,
+    heads, length_a, length_b, stretch, stretches, theta, cos_frame, sin_frame, eps,
     I: tl.constexpr, O: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr, CHUNK: tl.constexpr, FRAME: tl.constexpr,
     GROUP_A: tl.constexpr, GROUP_B: tl.constexpr, MAP_A: tl.constexpr, MAP_B: tl.constexpr, MAP_C: tl.constexpr,
     MAP_X: tl.constexpr, SCALED: tl.constexpr, EXTRA: tl.constexpr, NORMED: tl.constexpr, DIVIDED: tl.constexpr,
@@ -126,10 +126,15 @@ def walk_kernel(
     b_xs = tl.zeros([BO], tl.float32)
     INNER: tl.constexpr = I + EXTRA
     i_state = ((i_seq * (heads // GROUP_A) + i_head // GROUP_A) * stretches + i_stretch).to(tl.int64)
+    if not SOURCES:  # all stretches read one state
+        i_state = (i_seq * (heads // GROUP_A) + i_head // GROUP_A).to(tl.int64)
     o_h = o_i[:, None] * O + o_o[None, :]
     m_h = (o_i < I)[:, None] & (o_o < O)[None, :]
     if STATE_IN:
         c1, s1 = tl.load(p_cos + 1), tl.load(p_sin + 1)
+        if not SOURCES:  # seen from the last source, which stands this far from the first target of the stretch
+            turn = theta * (from_ - len_b + 1).to(tl.float32)
+            c1, s1 = tl.cos(turn), tl.sin(turn)
         p_re = p_state_in + i_state * 2 * INNER * O
         b_re = tl.load(p_re + o_h, mask=m_h, other=0.0)
         b_im = tl.load(p_re + INNER * O + o_h, mask=m_h, other=0.0)

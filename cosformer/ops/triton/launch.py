@@ -129,11 +129,7 @@ class Walk:
             _, last = _running(added, self.state_in, each, sources, sources, theta)
             _, last_norm = _running(added_norm, self.norm_in, each, sources, sources, theta)
         stretches, each = self._cut(self.a.x.shape[2], self.a.x.shape[1])
-        # target p stands p − (S − 1) after the last source; a stretch wants the state seen from the position before it
-        starts = torch.arange(stretches, dtype=torch.float64) * each
-        steps = starts[None, :] - torch.tensor(self.lengths_b, dtype=torch.float64)[:, None]
-        states, norms = (None if t is None else _turn(t[:, :, None], steps, theta) for t in (last, last_norm))
-        self._launch(False, True, stretches, each, states, norms, False)
+        self._launch(False, True, stretches, each, _one(last), _one(last_norm), False)
         return last, last_norm
 
     def _cut(self, length: int, heads: int) -> tuple[int, int]:
@@ -152,7 +148,8 @@ class Walk:
         self, sources: bool, targets: bool, stretches: int, each: int, states: Tensor | None, norms: Tensor | None,
         keep: bool,
     ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-        """One kernel over all stretches. `states` [N, Hkv, stretches, 2, I(+1), O], seen from before each stretch."""
+        """One kernel over all stretches. `states` [N, Hkv, stretches, 2, I(+1), O], seen from before each stretch; for
+        targets alone [N, Hkv, 1, 2, I(+1), O], seen from the last source."""
         a, b, c, out, x, shape, theta = self.a, self.b, self.c, self.out, self.x, self._shape, self.problem.theta
         inner, outer, extra = a.x.shape[3], c.x.shape[3], int(self.column is not None)
         n, heads = len(self.lengths_a), a.x.shape[1] if targets else self.heads
@@ -160,7 +157,7 @@ class Walk:
         new_state = none.new_empty(n, self.heads, stretches, 2, inner + extra, outer) if keep else None
         new_norm = none.new_empty(n, self.heads, stretches, 2, inner) if keep and self.normed else None
         if states is not None and self.normed and norms is None:
-            norms = none.new_zeros(n, self.heads, stretches, 2, inner)
+            norms = none.new_zeros(*states.shape[:3], 2, inner)
         x = x or Operand(out)
         mask = None if self.mask is None else self.mask.view(torch.uint8)
         dot, precision = _dot(a.x.dtype)
@@ -169,7 +166,7 @@ class Walk:
             a.x, b.x, c.x, out, x.x, *(none if t is None else t for t in tensors), *_clock(theta, out.device),
             *(none if t is None else t for t in (self.cu_a, self.cu_b)), *a.x.stride(), *b.x.stride(), *c.x.stride(),
             *out.stride(), *x.x.stride(), *((0, 0) if mask is None else mask.stride()), heads, a.x.shape[2],
-            b.x.shape[2], each, stretches, math.cos(theta * FRAME), math.sin(theta * FRAME), self.problem.eps,
+            b.x.shape[2], each, stretches, theta, math.cos(theta * FRAME), math.sin(theta * FRAME), self.problem.eps,
             I=inner, O=outer, BI=shape.inner, BO=shape.outer, CHUNK=CHUNK, FRAME=FRAME, GROUP_A=heads // self.heads,
             GROUP_B=b.x.shape[1] // self.heads, MAP_A=a.map, MAP_B=b.map, MAP_C=c.map, MAP_X=x.map, SCALED=self.scaled,
             EXTRA=extra, NORMED=self.normed, DIVIDED=self.z is not None, MASKED=self.masked,
