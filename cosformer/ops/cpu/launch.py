@@ -7,8 +7,9 @@ from ctypes import c_double, c_int32, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from cosformer.ops import state_gradients
 from cosformer.ops.cpu.build import load_library
-from cosformer.ops.features import conjugate, empty_like_rows, sum_dtype, turn
+from cosformer.ops.features import empty_like_rows, sum_dtype
 from cosformer.ops.packed import Sequences
 from cosformer.ops.problem import Gradients, Problem, Results
 
@@ -119,7 +120,7 @@ def backward(
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
 ) -> Gradients:  # fmt: skip
     """Three walks: dq forward in time, dk and dv against it (any order where attention is not causal)."""
-    n, heads, dtype, theta = len(sequences), k.shape[1], sum_dtype(q.dtype), problem.theta
+    n, heads, dtype = len(sequences), k.shape[1], sum_dtype(q.dtype)
     (kw, vw), causal, phi = (k.shape[3], v.shape[3]), problem.causal, problem.feature_map
     dq, dk, dv = _result_like(q, kw), _result_like(k, kw), _result_like(v, vw)
 
@@ -134,20 +135,7 @@ def backward(
         column = do.new_zeros(do.shape[:3], dtype=dtype)
     ones = column is not None
     wide = vw + ones
-
-    def transposed(sums: Tensor | None, norms: Tensor | None) -> Tensor | None:  # [N, H, 2, V(+1), K]
-        if sums is None:
-            return None
-        return torch.cat([sums.mT, norms[..., None, :]], -2) if ones and norms is not None else sums.mT.contiguous()
-
-    # the gradient of the last state is where the walk against time begins, and the one of the first where it ends
-    first_state = first_norm = None
-    if dstate is not None and dnorm is not None:
-        if causal:
-            first_state, first_norm = (turn(conjugate(x), -1, theta) for x in (dstate, dnorm))
-        else:
-            steps = -torch.tensor(sequences.k_lengths, dtype=torch.float64)
-            first_state, first_norm = (turn(x, steps, theta) for x in (dstate, dnorm))
+    first_state, first_norm = state_gradients.begin(dstate, dnorm, sequences, problem)
     last = q.new_empty(n, heads, 2, wide, kw, dtype=dtype) if state is not None else None
 
     run = functools.partial(_walk, problem=problem, sequences=sequences, heads=heads, dtype=dtype)
@@ -158,7 +146,7 @@ def backward(
         _operand(k, map=phi, mask=key_mask),
         _operand(dq),
         x=_operand(q, map=phi),
-        state_in=transposed(state, norm),
+        state_in=state_gradients.transposed(state, norm, ones),
     )
     against(
         _operand(v, mask=key_mask, ones=ones),
@@ -166,7 +154,7 @@ def backward(
         _operand(q, map=phi),
         _operand(dk),
         x=_operand(k, map=phi, mask=key_mask),
-        state_in=transposed(first_state, first_norm),
+        state_in=state_gradients.transposed(first_state, first_norm, ones),
         state_out=last,
     )
     against(
@@ -179,12 +167,8 @@ def backward(
     )
     if last is None:
         return Gradients(dq, dk, dv, None, None)
-    if causal:
-        ahead = torch.tensor(sequences.k_lengths, dtype=torch.float64) - torch.tensor(sequences.q_lengths)
-        last = conjugate(turn(last, ahead + 1, theta))
-    else:
-        last = turn(last, -torch.tensor(sequences.q_lengths, dtype=torch.float64), theta)
-    return Gradients(dq, dk, dv, last[..., :vw, :].mT.contiguous(), last[..., vw, :].contiguous())
+    ahead = torch.tensor(sequences.k_lengths, dtype=torch.float64) - torch.tensor(sequences.q_lengths)
+    return Gradients(dq, dk, dv, *state_gradients.end(last, ahead, sequences, problem))
 
 
 def step(

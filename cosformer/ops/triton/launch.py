@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cosformer.ops.features import conjugate, empty_like_rows, phases, turn
+from cosformer.ops import state_gradients
+from cosformer.ops.features import empty_like_rows, phases, turn
 from cosformer.ops.packed import Sequences
 from cosformer.ops.problem import Gradients, Problem, Results
 from cosformer.ops.triton.kernels import row_gradients_kernel, step_kernel, walk_kernel
@@ -241,7 +242,7 @@ def backward(
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
 ) -> Gradients:  # fmt: skip
     """Three walks: dq forward in time, dk and dv against it (any order where attention is not causal)."""
-    heads, theta, causal, phi, vw = k.shape[1], problem.theta, problem.causal, problem.feature_map, v.shape[3]
+    heads, causal, phi, vw = k.shape[1], problem.causal, problem.feature_map, v.shape[3]
     dq, dk, dv = empty_like_rows(q, q.shape[3]), empty_like_rows(k, k.shape[3]), empty_like_rows(v, vw)
     cu_q, cu_k = _offsets(sequences, q.device)
     scale, column = None, None
@@ -255,30 +256,18 @@ def backward(
     elif dnorm is not None or state is not None:
         column = do.new_zeros(do.shape[:3], dtype=torch.float32)
     ones = column is not None
-
-    def transposed(sums: Tensor | None, norms: Tensor | None) -> Tensor | None:  # [N, H, 2, V(+1), K]
-        if sums is None:
-            return None
-        return torch.cat([sums.mT, norms[..., None, :]], -2) if ones and norms is not None else sums.mT.contiguous()
-
-    first_state = first_norm = None
-    if dstate is not None and dnorm is not None:
-        if causal:
-            first_state, first_norm = (turn(conjugate(x), -1, theta) for x in (dstate, dnorm))
-        else:
-            steps = -torch.tensor(sequences.k_lengths, dtype=torch.float64)
-            first_state, first_norm = (turn(x, steps, theta) for x in (dstate, dnorm))
+    first_state, first_norm = state_gradients.begin(dstate, dnorm, sequences, problem)
     masked = "" if key_mask is None else "a"
     keys, queries = sequences.k_lengths, sequences.q_lengths
     Walk(
         Operand(do), Operand(v), Operand(k, phi), dq, problem, queries, keys, heads, cu_q, cu_k, x=Operand(q, phi),
         mask=key_mask, masked="" if key_mask is None else "b", scaled="" if scale is None else "a", scale=scale,
-        column=column, state_in=transposed(state, norm),
+        column=column, state_in=state_gradients.transposed(state, norm, ones),
     ).run()  # fmt: skip
     last, _ = Walk(
         Operand(v), Operand(do), Operand(q, phi), dk, problem, keys, queries, heads, cu_k, cu_q, x=Operand(k, phi),
         mask=key_mask, masked=masked, scaled="" if scale is None else "b", scale=scale, column=column, reverse=causal,
-        state_in=transposed(first_state, first_norm), want_state=state is not None,
+        state_in=state_gradients.transposed(first_state, first_norm, ones), want_state=state is not None,
     ).run()  # fmt: skip
     Walk(
         Operand(k, phi), Operand(q, phi), Operand(do), dv, problem, keys, queries, heads, cu_k, cu_q, mask=key_mask,
@@ -286,11 +275,7 @@ def backward(
     ).run()  # fmt: skip
     if state is None or last is None:
         return Gradients(dq, dk, dv, None, None)
-    last = (
-        conjugate(turn(last, 1, theta)) if causal
-        else turn(last, -torch.tensor(sequences.q_lengths, dtype=torch.float64), theta)
-    )  # fmt: skip
-    return Gradients(dq, dk, dv, last[..., :vw, :].mT.contiguous(), last[..., vw, :].contiguous())
+    return Gradients(dq, dk, dv, *state_gradients.end(last, 0, sequences, problem))
 
 
 def step(
