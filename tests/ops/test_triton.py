@@ -92,6 +92,8 @@ def test_feature_maps(case: Case, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("case", LARGE, ids=str)
 def test_large_shapes_are_as_good_as_eager(case: Case, causal: bool, dtype: torch.dtype) -> None:
+    if max(case.K, case.V) > launch.WIDEST[dtype]:
+        pytest.skip(f"heads above {launch.WIDEST[dtype]} take the torch form in {dtype}")
     check(replace(case, causal=causal, dtype=dtype))
 
 

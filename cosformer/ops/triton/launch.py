@@ -17,17 +17,19 @@ from cosformer.ops.triton.kernels import row_gradients_kernel, step_kernel, walk
 
 CHUNK, FRAME = 64, 1024
 SHORTEST_STRETCH = 1024
-WIDEST = 128  # at 256 the state spills, and Triton 3.6 miscompiles the causal walk in bf16
+# Wider heads are refused: in bf16 at 256 Triton 3.6 miscompiles the causal walk, and in fp32 above 64 a chunk outgrows
+# shared memory.
+WIDEST = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 64}
 
 
 def unsupported(device: str, dtype: torch.dtype, widest: int) -> str | None:
     """Why such tensors cannot be taken here; None if they can."""
     if device != "cuda" and not triton.knobs.runtime.interpret:
         return f"Triton needs a CUDA device, and the tensors are on {device}"
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if dtype not in WIDEST:
         return f"{dtype} has no Triton kernel"
-    if widest > WIDEST:
-        return f"a head of width {widest} is wider than the Triton kernels' {WIDEST}"
+    if widest > WIDEST[dtype]:
+        return f"a head of width {widest} is wider than the Triton kernels' {WIDEST[dtype]} for {dtype}"
     return None
 
 
@@ -67,10 +69,11 @@ def _processors(device: torch.device) -> int:
 
 
 def _dot(dtype: torch.dtype) -> tuple[tl.dtype, str]:
-    """Operands of the products. fp16 would overflow in the scores, so it runs in tf32, which has as many digits."""
+    """Operands of the products. fp16 would overflow in the scores, so it runs in tf32, which has as many digits; fp32
+    runs in three tf32 products, which keep nearly all of its digits (full fp32 would take minutes to compile)."""
     if dtype == torch.bfloat16:
         return tl.bfloat16, "ieee"
-    return tl.float32, "tf32" if dtype == torch.float16 else "ieee"
+    return tl.float32, "tf32" if dtype == torch.float16 else "tf32x3"
 
 
 @dataclass(frozen=True, slots=True)
