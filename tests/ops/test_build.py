@@ -43,6 +43,15 @@ def test_without_a_compiler_auto_takes_torch_and_says_why(fresh: Path, monkeypat
         cosformer_attention(x, x, x, backend="cpu")
 
 
+def test_another_system_takes_torch_and_says_why(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.os, "name", "nt")
+    monkeypatch.setattr(build.platform, "system", lambda: "Windows")
+    choice = backends.choose_backend("auto", torch.device("cpu"))
+    monkeypatch.undo()
+    assert choice.name == "torch"
+    assert "this is Windows" in choice.why
+
+
 def test_a_compiler_that_fails_is_quoted(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "broken++"
     broken.write_text(

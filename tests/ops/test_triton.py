@@ -141,13 +141,15 @@ def test_steps_equal_the_torch_form(heads: int, masked: bool) -> None:
     assert worst(states[0].sums.cpu(), states[1].sums) <= 50 * torch.finfo(torch.float32).eps * 10
 
 
-def test_a_key_that_is_not_finite_reaches_no_earlier_row() -> None:
-    q, k, v = (torch.rand(1, 1, 100, 8, device=DEVICE) + 0.1 for _ in range(3))
-    clean = cosformer_attention(q, k, v, causal=True, backend="triton")
-    k[:, :, 70, 3] = torch.nan
-    spoilt = cosformer_attention(q, k, v, causal=True, backend="triton")
-    assert torch.equal(spoilt[:, :, :64], clean[:, :, :64])
-    assert spoilt[:, :, 70:].isnan().all()
+@pytest.mark.parametrize(("where", "untouched"), [("q", 70), ("k", 70), ("v", 64)])
+def test_what_is_not_finite_reaches_no_earlier_row_or_chunk(where: str, untouched: int) -> None:
+    """A value that is not finite still spoils earlier rows of its own chunk of 64 (docs/kernels.md); a key does not."""
+    x = {name: torch.rand(1, 1, 100, 8, device=DEVICE) + 0.1 for name in ("q", "k", "v")}
+    clean = cosformer_attention(**x, causal=True, backend="triton")
+    x[where][:, :, 70, 3] = torch.nan
+    spoilt = cosformer_attention(**x, causal=True, backend="triton")
+    assert torch.equal(spoilt[:, :, :untouched], clean[:, :, :untouched])
+    assert spoilt[:, :, 70].isnan().any()
 
 
 def test_what_it_cannot_take_is_refused() -> None:

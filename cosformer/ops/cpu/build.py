@@ -42,6 +42,8 @@ class Library:
 @functools.cache
 def load_library() -> Library:
     """The compiled kernel, built if need be. Raises NativeUnavailable with the reason."""
+    if os.name != "posix":
+        raise NativeUnavailable(f"the compiled kernel is built on Linux and macOS only, this is {platform.system()}")
     compiler = find_compiler()
     version = (_run([compiler, "--version"]).splitlines() or [compiler])[0]
     failures: list[NativeUnavailable] = []
