@@ -1,8 +1,10 @@
-"""Writes the table of README.md from the result file its marker names: `python docs/readme_table.py`.
+"""Writes the tables of README.md from the result files their markers name: `python docs/readme_table.py [--plot cuda]`.
 
-A test runs `render` and compares, so the table cannot drift from the file.
+With --plot also draws docs/figures/speed-cuda.png (or speed-cpu.png) from the same file. A test runs `rewrite` and
+compares, so a table cannot drift from its file.
 """
 
+import argparse
 import json
 import re
 from pathlib import Path
@@ -12,7 +14,14 @@ SOFTMAX, OURS = "softmax (SDPA), causal", "cosformer, causal"
 BLOCK = re.compile(r"(?P<rows>(?:\|[^\n]*\n)*)<!-- table: (?P<source>\S+) -->\n")
 
 
-def render(source: Path) -> str:
+def render(result: dict, heading: str) -> str:
+    """The table of a result file; on a CPU its two heading lines stay as they are."""
+    return gpu_table(result) if result["benchmark"] == "attention on cuda" else heading + cpu_rows(result)
+
+
+def cpu_rows(result: dict) -> str:
+    """A line for each length: softmax, ours, their ratio; forward, then with gradients."""
+
     def ms(times: dict, name: str) -> str:
         return f"{times[name]['ms']:,.1f}" if name in times else "–"
 
@@ -20,7 +29,7 @@ def render(source: Path) -> str:
         return "–" if value is None else f"**{value:.1f}×**"
 
     lines = []
-    for row in json.loads(source.read_text())["rows"]:
+    for row in result["rows"]:
         forward, training = row["forward_ms"], row["forward_backward_ms"]
         cells = [
             f"{row['length']:,}", ms(forward, SOFTMAX), ms(forward, OURS), ratio(row["speedup_forward"]),
@@ -30,16 +39,79 @@ def render(source: Path) -> str:
     return "".join(lines)
 
 
-def rewrite(text: str) -> str:
-    """The text with every marked table made anew; its two heading lines stay."""
+def gpu_table(result: dict) -> str:
+    """A line for each system: ms (and multiple of the floor) at each length, then the memory at the longest."""
+    rows = result["rows"]
+    names = list(dict.fromkeys(name for row in rows for name in row["forward"]))
+
+    def cell(row: dict, mode: str, name: str) -> str:
+        seen = row[mode].get(name, {"reason": "–"})
+        if "ms" not in seen:
+            return "out of memory" if seen["reason"] == "out of memory" else "–"
+        ms = seen["ms"]
+        text = f"{ms:,.2f}" if ms < 10 else f"{ms:,.1f}"
+        return f"**{text}** ({seen['times_floor']:.1f}×)" if name.startswith("cosformer, ") else text
+
+    def extra(mode: str, name: str) -> str:
+        seen = next((row[mode][name] for row in reversed(rows) if row[mode].get(name, {}).get("peak_mib")), None)
+        return "–" if seen is None else f"{max(0.0, seen['extra_percent']):,.0f}%"
+
+    def floor(row: dict, mode: str) -> str:
+        return f"{row['floor_ms'][mode]:,.2f}"
+
+    def line(*cells: str) -> str:
+        return "| " + " | ".join(cells) + " |\n"
+
+    both, way = ("forward", "forward_backward"), "forward / forward + backward"
+    lines = [
+        line(
+            f"ms, {way} (× the floor)", *(f"T = {row['length']:,}" for row in rows), f"memory beyond the results, {way}"
+        ),
+        "|---|" + "---:|" * (len(rows) + 1) + "\n",
+        line("the floor: bytes over copy bandwidth", *(" / ".join(floor(row, m) for m in both) for row in rows), ""),
+    ]
+    for name in names:
+        label = f"**{name}**" if name == OURS else name
+        times = (" / ".join(cell(row, mode, name) for mode in both) for row in rows)
+        lines.append(line(label, *times, " / ".join(extra(mode, name) for mode in both)))
+    return "".join(lines)
+
+
+def rewrite(text: str, root: Path = ROOT) -> str:
+    """The text with every marked table made anew."""
 
     def table(match: re.Match[str]) -> str:
         heading = "".join(match["rows"].splitlines(keepends=True)[:2])
-        return f"{heading}{render(ROOT / match['source'])}<!-- table: {match['source']} -->\n"
+        result = json.loads((root / match["source"]).read_text())
+        return f"{render(result, heading)}<!-- table: {match['source']} -->\n"
 
     return BLOCK.sub(table, text)
 
 
+def draw(text: str, device: str, root: Path = ROOT) -> list[Path]:
+    """docs/figures/speed-<device>.png from the marked file that names the device."""
+    from cosformer.bench.report import plot_attention, plot_floor
+
+    drawn = []
+    for match in BLOCK.finditer(text):
+        if not Path(match["source"]).name.startswith(f"attention-{device}_"):
+            continue
+        result = json.loads((root / match["source"]).read_text())
+        path = root / "docs" / "figures" / f"speed-{device}.png"
+        if result["benchmark"] == "attention on cuda":
+            plot_floor(path, result)
+        else:
+            plot_attention(path, result["rows"], f"{result['device']}, {result['settings']['dtype']}")
+        drawn.append(path)
+    return drawn
+
+
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Write the tables of README.md from their result files.")
+    parser.add_argument("--plot", choices=["cpu", "cuda"], help="also draw docs/figures/speed-<device>.png")
+    arguments = parser.parse_args()
     readme = ROOT / "README.md"
     readme.write_text(rewrite(readme.read_text()))
+    if arguments.plot is not None:
+        for path in draw(readme.read_text(), arguments.plot):
+            print(f"wrote {path.relative_to(ROOT)}")

@@ -12,7 +12,6 @@ from cosformer.ops.attention import attention_step, cosformer_attention
 from cosformer.ops.backends import choose_backend
 from cosformer.ops.cost import flops_per_token
 from cosformer.ops.features import sum_dtype
-from cosformer.ops.reference import attention_reference
 from cosformer.ops.state import AttentionState
 
 SOFTMAX, CAUSAL, FULL, MATMUL = "softmax (SDPA), causal", "cosformer, causal", "cosformer, bidirectional", "matmul"
@@ -38,6 +37,16 @@ class AttentionBench:
             raise ValueError(f"lengths={self.lengths}: give at least one positive length")
         if self.repeats < 1:
             raise ValueError(f"repeats={self.repeats}: measure at least once")
+
+    def batch(self, length: int) -> int:
+        return max(1, self.tokens // length)
+
+
+CUDA = AttentionBench(
+    lengths=(1_024, 8_192, 65_536), tokens=131_072, heads=16, dtype=torch.bfloat16, device="cuda:0", repeats=50,
+    softmax_limit=65_536, softmax_backward_limit=65_536,
+)  # fmt: skip
+"""What fills a GPU; `AttentionBench()` is for a CPU."""
 
 
 @dataclass(slots=True)
@@ -81,24 +90,6 @@ class Row:
         }
 
 
-def gate(bench: AttentionBench) -> dict[str, float]:
-    """Correctness before speed: the worst error against float64 at an odd length, or an error instead of a timing."""
-    shape = (1, 2, 333, bench.width)
-    q, k, v = (torch.randn(shape, device=bench.device, dtype=bench.dtype) for _ in range(3))
-    bound = 300 * torch.finfo(bench.dtype).eps
-    errors = {}
-    for name, causal in ((CAUSAL, True), (FULL, False)):
-        got = cosformer_attention(q, k, v, causal=causal, backend=bench.backend)
-        want = attention_reference(*(x.double().cpu() for x in (q, k, v)), causal=causal)
-        errors[name] = (got.double().cpu() - want).abs().max().item()
-        if not errors[name] <= bound:
-            raise RuntimeError(
-                f"{name} is off by {errors[name]:.2e} from the float64 definition (allowed: {bound:.2e}): "
-                "a wrong result is not timed"
-            )
-    return errors
-
-
 def measure(bench: AttentionBench) -> Iterator[Row]:
     """One row after another, shortest first."""
     device = torch.device(bench.device)
@@ -106,7 +97,7 @@ def measure(bench: AttentionBench) -> Iterator[Row]:
     side = 2_048 if device.type == "cpu" else 8_192  # large enough for the machine's full rate
     a, b = (torch.randn(side, side, device=device, dtype=bench.dtype) for _ in range(2))
     for length in sorted(bench.lengths):
-        batch = max(1, bench.tokens // length)
+        batch = bench.batch(length)
         shape = (batch, bench.heads, length, bench.width)
         q, k, v, g = (torch.randn(shape, device=device, dtype=bench.dtype) for _ in range(4))
         repeats = bench.repeats if length <= 16_384 else max(3, bench.repeats // 2)
@@ -175,4 +166,5 @@ def measure_step(bench: AttentionBench) -> StepTimes:
 
 
 def backend_in_words(bench: AttentionBench) -> str:
-    return str(choose_backend(bench.backend, torch.device(bench.device)))
+    device = torch.device(bench.device)
+    return str(choose_backend(bench.backend, device, dtype=bench.dtype, widest=bench.width))

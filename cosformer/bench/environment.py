@@ -2,6 +2,7 @@
 
 import datetime
 import importlib.metadata
+import os
 import platform
 import shlex
 import subprocess
@@ -13,7 +14,11 @@ import torch
 from cosformer.ops.backends import choose_backend
 from cosformer.version import __version__
 
-PACKAGES = ("torch", "triton", "transformers", "accelerate", "tokenizers", "numpy", "matplotlib", "safetensors")
+PACKAGES = (
+    "torch", "triton", "transformers", "accelerate", "tokenizers", "numpy", "matplotlib", "safetensors",
+    "flash-linear-attention", "fla-core",
+)  # fmt: skip
+COMMIT_VARIABLE = "COSFORMER_COMMIT"
 
 
 def versions() -> dict[str, str]:
@@ -23,6 +28,12 @@ def versions() -> dict[str, str]:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    if fla := getattr(sys.modules.get("fla"), "__version__", None):  # loaded from a folder, not installed
+        found.setdefault("flash-linear-attention", fla)
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+        if cudnn := torch.backends.cudnn.version():
+            found["cudnn"] = str(cudnn)
     return found
 
 
@@ -51,11 +62,25 @@ def backends() -> dict[str, str]:
     return {name: str(choose_backend("auto", torch.device(name))) for name in devices()}
 
 
+def configurations() -> dict[str, str]:
+    """How the Triton kernels are launched, by class of shape; empty where Triton is missing."""
+    try:
+        from cosformer.ops.triton import launch
+    except (ImportError, AttributeError):
+        return {}
+    tell = getattr(launch, "configurations", None)
+    return dict(tell()) if tell is not None else {}
+
+
 def commit() -> str | None:
-    """The commit of the checkout this package lies in, with `+` for uncommitted changes; None for an installed copy."""
-    here = Path(__file__).resolve().parents[2]
+    """The commit of the checkout this package lies in, with `+` for uncommitted changes.
+
+    Without a checkout (an installed copy, files carried to a machine that has no git) what the environment variable
+    COSFORMER_COMMIT says, else None.
+    """
+    here, told = Path(__file__).resolve().parents[2], os.environ.get(COMMIT_VARIABLE) or None
     if not (here / ".git").exists():
-        return None
+        return told
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
@@ -63,7 +88,14 @@ def commit() -> str | None:
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "cosformer") else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return told
+
+
+def command() -> str:
+    """As it was typed, less the folder the program lies in."""
+    program = Path(sys.argv[0])
+    name = "python -m cosformer.cli.main" if program.parts[-2:] == ("cli", "main.py") else shlex.quote(program.name)
+    return " ".join([name, shlex.join(sys.argv[1:])]).strip()
 
 
 def provenance(device: str) -> dict[str, object]:
@@ -73,5 +105,5 @@ def provenance(device: str) -> dict[str, object]:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": commit(),
         "versions": versions(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command(),
     }

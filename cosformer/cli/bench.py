@@ -1,34 +1,37 @@
 """`cosformer bench`: measurements on this machine."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from cosformer.bench import environment
 from cosformer.bench.attention import (
     CAUSAL,
+    CUDA,
     FULL,
     SOFTMAX,
     AttentionBench,
     Row,
     StepTimes,
     backend_in_words,
-    gate,
     measure,
     measure_step,
 )
+from cosformer.bench.gate import gate_attention
 from cosformer.bench.memory import peak_memory
 from cosformer.bench.precision import drift, worst_errors
 from cosformer.bench.report import plot_attention, write_json
+from cosformer.cli.bench_gpu import attention_on_gpu
+from cosformer.cli.decode import decode
+from cosformer.cli.options import chosen_device, chosen_dtype, chosen_systems, dtype_name, numbers, progress
 
 app = typer.Typer(no_args_is_help=True, help="Measurements on this machine.")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+app.command()(decode)
 
 
 @app.callback()
@@ -38,47 +41,70 @@ def bench() -> None:
 
 @app.command()
 def attention(
-    device: Annotated[str, typer.Option(help="cpu, or a device of `cosformer env`.")] = "cpu",
-    lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "512,1024,4096,16384,65536",
-    tokens: Annotated[int, typer.Option(min=0, help="Batch sequences up to this many tokens; 0: one sequence.")] = 0,
-    dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16 or fp64.")] = "fp32",
-    heads: Annotated[int, typer.Option(min=1)] = 8,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or a device of `cosformer env`.")] = "cpu",
+    lengths: Annotated[
+        str | None, typer.Option(help="Tokens, separated by commas (512,1024,4096,16384,65536; CUDA: 1024,8192,65536).")
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(min=0, help="Batch sequences up to this many tokens; 0: one sequence (0; CUDA: 131072)."),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or fp64 (fp32; CUDA: bf16).")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="(8; CUDA: 16)")] = None,
     width: Annotated[int, typer.Option(min=1, help="K and V.")] = 64,
-    repeats: Annotated[int, typer.Option(min=1, help="Measured rounds of each length.")] = 9,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="Measured rounds of each length (9; CUDA: at most 50 in each of two runs)."),
+    ] = None,
     backend: Annotated[str, typer.Option(help="auto, cpu, triton or torch.")] = "auto",
-    memory: Annotated[bool, typer.Option("--memory", help="Also the peak memory of 1,048,576 tokens (10 GB).")] = False,
+    systems: Annotated[
+        str | None, typer.Option(help="CUDA: which of ours,sdpa,fla,torch, separated by commas (all).")
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="CPU: also the peak memory of 1,048,576 tokens (10 GB).")
+    ] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the result file here; - prints it.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw time over length here (PNG; needs matplotlib).")] = None,
 ) -> None:
-    """Our attention against softmax (SDPA) in the same process: medians of interleaved repeats."""
+    """Our attention against softmax (SDPA) in the same process: medians of interleaved repeats.
+
+    On CUDA, GPU time against the memory floor: ours, SDPA (flash and cuDNN), flash-linear-attention where it is
+    installed (the extra `bench`), our plain torch form. Result files name the commit; where there is no git, the
+    environment variable COSFORMER_COMMIT says it.
+    """
     console = Console(stderr=True)
-    if dtype not in DTYPES:
-        raise typer.BadParameter(f"{dtype!r} is unknown: use one of {', '.join(DTYPES)}", param_hint="--dtype")
-    if device not in environment.devices():
-        found = ", ".join(environment.devices())
-        raise typer.BadParameter(f"{device!r} is not on this machine: use one of {found}", param_hint="--device")
+    device = chosen_device(device)
+    on_cuda = device.startswith("cuda")
+    groups = chosen_systems(systems)
+    base = CUDA if on_cuda else AttentionBench()
+    settings = replace(base, device=device, width=width, backend=backend)
     try:
-        each = tuple(int(x) for x in lengths.split(","))
-    except ValueError as error:
-        raise typer.BadParameter(f"{lengths!r}: give whole numbers such as 512,4096", param_hint="--lengths") from error
-    try:
-        settings = AttentionBench(
-            lengths=each,
-            tokens=tokens,
-            heads=heads,
-            width=width,
-            device=device,
-            dtype=DTYPES[dtype],
-            backend=backend,
-            repeats=repeats,
+        settings = replace(
+            settings,
+            lengths=base.lengths if lengths is None else numbers(lengths, "--lengths"),
+            tokens=base.tokens if tokens is None else tokens,
+            heads=base.heads if heads is None else heads,
+            dtype=base.dtype if dtype is None else chosen_dtype(dtype),
+            repeats=base.repeats if repeats is None else repeats,
         )
+        if on_cuda and memory:
+            raise ValueError("--memory is for the CPU: on CUDA every cell has its peak memory")
+        if systems is not None and not on_cuda:
+            raise ValueError("--systems is for CUDA: on a CPU ours and softmax are measured")
         console.print(f"backend: {backend_in_words(settings)}")
-        errors = gate(settings)
+        errors = gate_attention(
+            device=device, dtype=settings.dtype, width=width, backend=backend,
+            lengths=(333, 4_099) if on_cuda else (333,),
+        )  # fmt: skip
     except (ValueError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from error
+    if on_cuda:
+        attention_on_gpu(settings, errors, groups, json_path, plot, console)
+        return
+    heads, dtype = settings.heads, dtype_name(settings.dtype)
     rows: list[Row] = []
     with progress(console) as bar:
-        task = bar.add_task("attention", total=len(each) + 1 + memory)
+        task = bar.add_task("attention", total=len(settings.lengths) + 1 + memory)
         for row in measure(settings):
             rows.append(row)
             bar.update(task, advance=1, description=f"{row.length:,} tokens done")
@@ -90,7 +116,13 @@ def attention(
         "benchmark": "attention",
         **environment.provenance(device),
         "backend": backend_in_words(settings),
-        "settings": {"tokens": tokens, "heads": heads, "width": width, "dtype": dtype, "repeats": repeats},
+        "settings": {
+            "tokens": settings.tokens,
+            "heads": heads,
+            "width": width,
+            "dtype": dtype,
+            "repeats": settings.repeats,
+        },
         "worst_error_against_float64": errors,
         "rows": [row.to_json(heads, width) for row in rows],
         "step_us": {"position_10": steps.early, "position_1000000": steps.late, "bare_product": steps.product},
@@ -149,17 +181,6 @@ def error_table(errors: dict[str, dict]) -> Table:
     for mode, by_dtype in errors.items():
         result.add_row(mode, *(f"{e['output']:.1e} / {e['gradient']:.1e}" for e in by_dtype.values()))
     return result
-
-
-def progress(console: Console) -> Progress:
-    columns = (
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    return Progress(*columns, console=console)
 
 
 def table(rows: list[Row], settings: AttentionBench) -> Table:

@@ -12,7 +12,8 @@ from cosformer.bench import environment
 from cosformer.bench.attention import AttentionBench, Row, backend_in_words, measure
 from cosformer.bench.precision import worst_errors
 from cosformer.bench.report import plot_attention, write_json
-from cosformer.cli.bench import error_table, progress, table
+from cosformer.cli.bench import error_table, table
+from cosformer.cli.options import progress
 from cosformer.ops.attention import attention_step, cosformer_attention
 from cosformer.ops.cost import state_bytes
 from cosformer.ops.state import AttentionState

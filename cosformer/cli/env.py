@@ -11,11 +11,12 @@ from cosformer.bench import environment
 
 
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
-    """Versions, devices, and which backend runs on each and why."""
+    """Versions, devices, which backend runs on each and why, and how the Triton kernels are launched by shape."""
     facts = {
         "versions": environment.versions(),
         "devices": environment.devices(),
         "backends": environment.backends(),
+        "kernels": environment.configurations(),
         "commit": environment.commit(),
     }
     if as_json:
@@ -28,5 +29,7 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead
         table.add_row(f"device {name}", words)
     for name, choice in facts["backends"].items():
         table.add_row(f"backend on {name}", choice)
+    for name, words in facts["kernels"].items():
+        table.add_row(f"Triton, {name}", words)
     table.add_row("commit", facts["commit"] or "installed copy")
     Console().print(table)

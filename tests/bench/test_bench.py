@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from cosformer.bench import attention, memory, report
-from cosformer.bench.attention import AttentionBench
+from cosformer.bench import environment, gate, memory, report
 from cosformer.bench.timing import interleaved, summarize
 from cosformer.ops.cost import bytes_moved, flops_per_token, state_bytes
 from cosformer.ops.state import AttentionState
+
+FP32 = {"device": "cpu", "dtype": torch.float32, "width": 64, "backend": "auto"}
 
 
 def test_counts_of_the_contract() -> None:
@@ -20,14 +21,56 @@ def test_counts_of_the_contract() -> None:
 
 
 def test_a_wrong_operator_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = attention.cosformer_attention
-    monkeypatch.setattr(attention, "cosformer_attention", lambda *x, **o: right(*x, **o) * 1.001)
+    right = gate.cosformer_attention
+    monkeypatch.setattr(gate, "cosformer_attention", lambda *x, **o: right(*x, **o) * 1.001)
     with pytest.raises(RuntimeError, match="a wrong result is not timed"):
-        attention.gate(AttentionBench())
+        gate.gate_attention(**FP32)
 
 
-def test_the_gate_passes_the_right_one() -> None:
-    assert max(attention.gate(AttentionBench(width=16)).values()) < 1e-5
+def test_a_wrong_gradient_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gate.cosformer_attention
+
+    def half_blind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options) -> torch.Tensor:
+        return right(q, k, v.detach() + (v - v.detach()) * 1.001, **options)  # the same output
+
+    monkeypatch.setattr(gate, "cosformer_attention", half_blind)
+    with pytest.raises(RuntimeError, match="dv of cosformer, causal, T=333 is off"):
+        gate.gate_attention(**FP32)
+
+
+def test_a_wrong_step_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gate.attention_step
+    monkeypatch.setattr(gate, "attention_step", lambda *x, **o: right(*x, **o) * 1.001)
+    with pytest.raises(RuntimeError, match="decoding step is off"):
+        gate.gate_steps(**FP32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_gate_passes_the_right_one(dtype: torch.dtype, backend: str) -> None:
+    options = {"device": "cpu", "dtype": dtype, "width": 16, "backend": backend}
+    errors = gate.gate_attention(**options) | gate.gate_steps(**options)
+    assert len(errors) == 5
+    assert max(errors.values()) < 10 * torch.finfo(dtype).eps ** 0.9
+
+
+def test_commit_is_told_where_there_is_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "cosformer" / "bench" / "environment.py"))
+    monkeypatch.delenv("COSFORMER_COMMIT", raising=False)
+    assert environment.commit() is None
+    monkeypatch.setenv("COSFORMER_COMMIT", "0123456789ab")
+    assert environment.commit() == "0123456789ab"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed"),
+    [
+        (["/somewhere/bin/cosformer", "bench", "a b"], "cosformer bench 'a b'"),
+        (["/somewhere/cosformer/cli/main.py", "env"], "python -m cosformer.cli.main env"),
+    ],
+)
+def test_the_command_is_as_typed(arguments: list[str], typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment.sys, "argv", arguments)
+    assert environment.command() == typed
 
 
 def test_systems_take_turns() -> None:

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from cosformer.bench.attention import AttentionBench
 from cosformer.cli.main import app
 from cosformer.version import __version__
 
@@ -25,6 +27,21 @@ def test_env_says_which_backend_and_why() -> None:
     assert facts["versions"]["cosformer"] == __version__
     assert facts["backends"]["cpu"].startswith(("cpu (auto: compiled kernel", "torch (auto: no compiled kernel"))
     assert "backend on cpu" in run("env").stdout
+
+
+def test_env_tells_how_the_kernels_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = pytest.importorskip("cosformer.ops.triton.launch")
+    monkeypatch.setattr(launch, "configurations", lambda: {"K, V <= 64": "chunk 64, 4 warps"}, raising=False)
+    assert json.loads(run("env", "--json").stdout)["kernels"] == {"K, V <= 64": "chunk 64, 4 warps"}
+    assert "Triton, K, V <= 64" in run("env").stdout
+
+
+def test_env_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cosformer.ops.triton as package
+
+    monkeypatch.delattr(package, "launch", raising=False)
+    monkeypatch.setitem(sys.modules, "cosformer.ops.triton.launch", None)
+    assert json.loads(run("env", "--json").stdout)["kernels"] == {}
 
 
 def test_bench_writes_a_result_with_its_origin(tmp_path: Path) -> None:
@@ -45,6 +62,69 @@ def test_bench_writes_a_result_with_its_origin(tmp_path: Path) -> None:
 def test_bench_prints_json_alone_on_stdout() -> None:
     done = run(*SMALL, "--json", "-")
     assert json.loads(done.stdout)["benchmark"] == "attention"
+
+
+def test_bench_defaults_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What README's CPU table was made with stays; a GPU gets what fills it."""
+    seen = []
+    module = sys.modules["cosformer.cli.bench"]
+    monkeypatch.setattr(module, "chosen_device", lambda name: "cuda:0" if name == "cuda" else name)
+    monkeypatch.setattr(module, "backend_in_words", lambda settings: "none")
+    monkeypatch.setattr(module, "gate_attention", lambda **options: {})
+    monkeypatch.setattr(module, "attention_on_gpu", lambda settings, *_: seen.append(settings))
+    assert run("bench", "attention", "--device", "cuda").exit_code == 0
+    few = ["--lengths", "1048576", "--tokens", "1048576", "--heads", "8", "--width", "128", "--dtype", "fp16"]
+    assert run("bench", "attention", "--device", "cuda", *few).exit_code == 0
+    full, long = seen
+    assert (full.lengths, full.tokens, full.heads, full.width) == ((1_024, 8_192, 65_536), 131_072, 16, 64)
+    assert (full.dtype, full.softmax_limit, full.softmax_backward_limit) == (torch.bfloat16, 65_536, 65_536)
+    assert (long.lengths, long.batch(1_048_576), long.heads, long.width) == ((1_048_576,), 1, 8, 128)
+    assert long.dtype == torch.float16
+    cpu = AttentionBench()
+    assert (cpu.lengths, cpu.tokens, cpu.heads, cpu.width) == ((512, 1_024, 4_096, 16_384, 65_536), 0, 8, 64)
+    assert (cpu.dtype, cpu.repeats, cpu.softmax_limit, cpu.softmax_backward_limit) == (torch.float32, 9, 16_384, 4_096)
+
+
+def test_memory_is_always_told_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["cosformer.cli.bench"], "chosen_device", lambda name: "cuda:0")
+    done = run("bench", "attention", "--device", "cuda", "--memory")
+    assert done.exit_code == 2
+    assert "--memory is for the CPU" in done.output
+
+
+def test_decode_writes_a_result_with_its_origin(tmp_path: Path) -> None:
+    out = tmp_path / "decode.json"
+    small = ["--sequences", "2", "--heads", "2", "--width", "8", "--contexts", "16,32", "--repeats", "1"]
+    done = run("bench", "decode", *small, "--json", str(out))
+    assert done.exit_code == 0, done.output
+    assert "ours at position 1,000,000" in done.stdout
+    result = json.loads(out.read_text())
+    assert {"device", "date", "commit", "versions", "command", "backend", "settings"} <= result.keys()
+    assert result["benchmark"] == "decode"
+    assert list(result["step"]) == ["10", "1000", "1000000"]
+    assert list(result["softmax"]) == ["16", "32"]
+    for cells in (*result["step"].values(), *result["softmax"].values()):
+        assert cells["eager"]["p20"] <= cells["eager"]["us"] <= cells["eager"]["p80"]
+    printed = run("bench", "decode", *small, "--json", "-")
+    assert json.loads(printed.stdout)["settings"]["width"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "cuda"], "'cuda' is not on this machine"),
+        (["--dtype", "int8"], "use one of fp32"),
+        (["--contexts", "many"], "give whole numbers"),
+        (["--contexts", "0"], "at least 1"),
+        (["--backend", "fast"], "unknown"),
+    ],
+    ids=str,
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is on this machine")
+def test_decode_refuses(arguments: list[str], message: str) -> None:
+    done = run("bench", "decode", *arguments)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.replace("│", " ").split())
 
 
 def test_precision_by_mode_and_dtype(tmp_path: Path) -> None:
@@ -77,6 +157,8 @@ def test_bench_draws(tmp_path: Path) -> None:
         (["--lengths", "0"], "positive length"),
         (["--backend", "fast"], "unknown"),
         (["--repeats", "0"], "repeats"),
+        (["--systems", "ours"], "--systems is for CUDA"),
+        (["--systems", "xformers"], "use some of ours,sdpa,fla,torch"),
     ],
     ids=str,
 )
@@ -97,11 +179,14 @@ def test_demo_shows_and_writes(tmp_path: Path) -> None:
 
 HELP = {
     (): {"env", "bench", "demo"},
-    ("bench",): {"attention", "precision"},
+    ("bench",): {"attention", "decode", "precision"},
+    ("bench", "decode"): {
+        "--device", "--sequences", "--heads", "--width", "--contexts", "--dtype", "--repeats", "--backend", "--json",
+    },
     ("bench", "precision"): {"--steps", "--backend", "--json"},
     ("bench", "attention"): {
-        "--device", "--lengths", "--tokens", "--dtype", "--heads", "--width", "--repeats", "--backend", "--memory",
-        "--json", "--plot",
+        "--device", "--lengths", "--tokens", "--dtype", "--heads", "--width", "--repeats", "--backend",
+        "--systems", "--memory", "--json", "--plot",
     },
     ("env",): {"--json"},
     ("demo",): {"--out", "--quick"},

@@ -1,8 +1,11 @@
 """The README is true: its snippets run, its table is the result file's, its links lead somewhere."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -16,15 +19,67 @@ def test_snippets_run() -> None:
         exec(compile(block, "README.md", "exec"), namespace)
 
 
-def test_table_is_the_result_file() -> None:
+def readme_table():
     spec = importlib.util.spec_from_file_location("readme_table", ROOT / "docs" / "readme_table.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_the_result_files() -> None:
+    module = readme_table()
     assert module.rewrite(README) == README
     assert module.rewrite(README.replace("**2.", "**9.")) == README
-    assert README.count("<!-- table: ") == 1
+    assert README.count("<!-- table: ") == 2
+
+
+def cell(ms: float, floor: float, extra: float) -> dict:
+    return {"ms": ms, "p20": ms, "p80": ms, "times_floor": ms / floor, "peak_mib": 9.0, "extra_percent": extra}
+
+
+GPU = {
+    "benchmark": "attention on cuda",
+    "device": "NVIDIA H200",
+    "settings": {"tokens": 131_072, "heads": 16, "width": 64, "dtype": "bf16"},
+    "rows": [
+        {
+            "length": length,
+            "floor_ms": {"forward": 0.25, "forward_backward": 0.75},
+            "forward": {"cosformer, causal": cell(0.4, 0.25, 3.2), "softmax, SDPA flash, causal": soft},
+            "forward_backward": {"cosformer, causal": cell(1.5, 0.75, -0.1), "softmax, SDPA flash, causal": soft},
+        }
+        for length, soft in ((1_024, cell(1_234.5, 0.25, 0.4)), (65_536, {"reason": "out of memory"}))
+    ],
+}
+TABLE = """\
+| ms, forward / forward + backward (× the floor) | T = 1,024 | T = 65,536 | memory beyond the results, forward / forward + backward |
+|---|---:|---:|---:|
+| the floor: bytes over copy bandwidth | 0.25 / 0.75 | 0.25 / 0.75 |  |
+| **cosformer, causal** | **0.40** (1.6×) / **1.50** (2.0×) | **0.40** (1.6×) / **1.50** (2.0×) | 3% / 0% |
+| softmax, SDPA flash, causal | 1,234.5 / 1,234.5 | out of memory / out of memory | 0% / 0% |
+"""  # noqa: E501
+
+
+def test_a_gpu_table_is_made_whole(tmp_path: Path) -> None:
+    module = readme_table()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "attention-cuda_x.json").write_text(json.dumps(GPU))
+    marker = "<!-- table: results/attention-cuda_x.json -->\n"
+    for before in ("", "| old | heading |\n|---|---|\n| 1 | 2 |\n", TABLE):
+        assert module.rewrite(f"words\n\n{before}{marker}\nmore\n", tmp_path) == f"words\n\n{TABLE}{marker}\nmore\n"
+
+
+def test_the_gpu_plot_comes_from_the_same_file(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    module = readme_table()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "attention-cuda_x.json").write_text(json.dumps(GPU))
+    text = "<!-- table: results/attention-cuda_x.json -->\n"
+    assert module.draw(text, "cpu", tmp_path) == []
+    (path,) = module.draw(text, "cuda", tmp_path)
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_links_lead_somewhere() -> None:

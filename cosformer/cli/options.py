@@ -1,0 +1,59 @@
+"""What several verbs share: options read and refused alike, one progress bar."""
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from cosformer.bench import environment
+from cosformer.bench.systems import GROUPS
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+
+
+def chosen_device(name: str) -> str:
+    """As `cosformer env` names it; plain `cuda` is the first."""
+    found = environment.devices()
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted not in found:
+        raise typer.BadParameter(
+            f"{name!r} is not on this machine: use one of {', '.join(found)}", param_hint="--device"
+        )
+    return wanted
+
+
+def chosen_dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise typer.BadParameter(f"{name!r} is unknown: use one of {', '.join(DTYPES)}", param_hint="--dtype")
+    return DTYPES[name]
+
+
+def chosen_systems(text: str | None) -> tuple[str, ...]:
+    chosen = GROUPS if text is None else tuple(text.split(","))
+    if unknown := sorted(set(chosen) - set(GROUPS)):
+        raise typer.BadParameter(
+            f"{', '.join(unknown)} unknown: use some of {','.join(GROUPS)}", param_hint="--systems"
+        )
+    return chosen
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return next(name for name, one in DTYPES.items() if one == dtype)
+
+
+def numbers(text: str, option: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(x) for x in text.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: give whole numbers such as 512,4096", param_hint=option) from error
+
+
+def progress(console: Console) -> Progress:
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    return Progress(*columns, console=console)
