@@ -14,7 +14,7 @@ from cosformer.bench.attention import AttentionBench, backend_in_words
 from cosformer.bench.clock import clock_for
 from cosformer.bench.report import plot_floor, write_json
 from cosformer.bench.systems import systems
-from cosformer.cli.options import dtype_name, progress
+from cosformer.cli.options import dtype_name, stages
 
 MODES = {gpu.FORWARD: "forward", gpu.TRAINING: "forward + backward"}
 
@@ -30,14 +30,8 @@ def attention_on_gpu(
     each, left_out = systems(groups, backend=bench.backend)
     for name, reason in left_out.items():
         console.print(f"left out: {name}: {reason}", markup=False)
-    with progress(console) as bar:
-        task = bar.add_task("attention", total=gpu.stages(bench))
-        rows, rates = gpu.measure(
-            bench,
-            each,
-            clock_for(torch.device(bench.device)),
-            said=lambda words: bar.update(task, advance=1, description=words),
-        )
+    with stages(console, "attention", gpu.stages(bench)) as said:
+        rows, rates = gpu.measure(bench, each, clock_for(torch.device(bench.device)), said=said)
     result = {
         "benchmark": "attention on cuda",
         **environment.provenance(bench.device),

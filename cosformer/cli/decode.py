@@ -17,7 +17,7 @@ from cosformer.bench.decode import CUDA, DecodeBench, measure
 from cosformer.bench.floor import copy_rate
 from cosformer.bench.gate import gate_steps
 from cosformer.bench.report import write_json
-from cosformer.cli.options import chosen_device, chosen_dtype, dtype_name, numbers, progress
+from cosformer.cli.options import chosen_device, chosen_dtype, dtype_name, numbers, stages
 from cosformer.ops.backends import choose_backend
 
 
@@ -55,11 +55,10 @@ def decode(
     except (ValueError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from error
     clock = clock_for(where)
-    with progress(console) as bar:
-        task = bar.add_task("decode", total=len(bench.positions) + len(bench.contexts))
+    with stages(console, "decode", len(bench.positions) + len(bench.contexts)) as said:
         # no floor on a CPU: a copy fetches what it overwrites, a step in place does not
         copied = copy_rate(clock, where) if where.type == "cuda" else None
-        ours, softmax = measure(bench, clock, said=lambda w: bar.update(task, advance=1, description=w))
+        ours, softmax = measure(bench, clock, said=said)
     result = {
         "benchmark": "decode",
         **environment.provenance(device),

@@ -1,5 +1,8 @@
 """What several verbs share: options read and refused alike, one progress bar."""
 
+import contextlib
+from collections.abc import Callable, Iterator
+
 import torch
 import typer
 from rich.console import Console
@@ -46,6 +49,20 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         return tuple(int(x) for x in text.split(","))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: give whole numbers such as 512,4096", param_hint=option) from error
+
+
+@contextlib.contextmanager
+def stages(console: Console, name: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar that a call moves on with words; a line for each where there is no terminal to draw it on."""
+    with progress(console) as bar:
+        task = bar.add_task(name, total=total)
+
+        def said(words: str) -> None:
+            bar.update(task, advance=1, description=words)
+            if not console.is_terminal:
+                console.print(words)
+
+        yield said
 
 
 def progress(console: Console) -> Progress:

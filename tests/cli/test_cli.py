@@ -127,6 +127,27 @@ def test_decode_refuses(arguments: list[str], message: str) -> None:
     assert message in " ".join(done.output.replace("│", " ").split())
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_benchmarks_run_on_a_gpu(tmp_path: Path) -> None:
+    out = tmp_path / "attention.json"
+    small = ["--lengths", "256,512", "--tokens", "512", "--heads", "2", "--repeats", "5"]
+    done = run("bench", "attention", "--device", "cuda", *small, "--systems", "ours,sdpa,torch", "--json", str(out))
+    assert done.exit_code == 0, done.output
+    for row in json.loads(out.read_text())["rows"]:
+        for mode in ("forward", "forward_backward"):
+            assert len(row[mode]) == 5
+            ours = row[mode]["cosformer, causal"]
+            assert ours["ms"] > 0
+            assert ours["peak_mib"] > 0
+    out = tmp_path / "decode.json"
+    small = ["--sequences", "2", "--heads", "2", "--contexts", "256", "--repeats", "5"]
+    done = run("bench", "decode", "--device", "cuda", *small, "--json", str(out))
+    assert done.exit_code == 0, done.output
+    for cells in json.loads(out.read_text())["step"].values():
+        assert {way for way, cell in cells.items() if "us" in cell} == {"eager", "graph", "graph_hot"}
+
+
 def test_precision_by_mode_and_dtype(tmp_path: Path) -> None:
     out = tmp_path / "precision.json"
     done = run("bench", "precision", "--steps", "50", "--backend", "torch", "--json", str(out))
