@@ -1,0 +1,51 @@
+"""Decoder, encoder, encoder–decoder as models of transformers. Importing this registers them with its Auto classes."""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from cosformer.models.kinds import KINDS, AttentionKind, register_attention  # isort: skip  (before the kinds themselves)
+from cosformer.models.cache import StateLayer
+from cosformer.models.classifiers import (
+    CosformerForPairClassification,
+    CosformerForSequenceClassification,
+    CosformerForTokenClassification,
+)
+from cosformer.models.configuration import CosformerConfig
+from cosformer.models.cosformer_kind import CosformerKind
+from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
+from cosformer.models.language_models import CosformerForCausalLM, CosformerForMaskedLM
+from cosformer.models.model import CosformerModel, CosformerPreTrainedModel
+from cosformer.models.softmax_kind import SoftmaxKind
+
+__all__ = [
+    "KINDS",
+    "AttentionKind",
+    "CosformerConfig",
+    "CosformerForCausalLM",
+    "CosformerForConditionalGeneration",
+    "CosformerForMaskedLM",
+    "CosformerForPairClassification",
+    "CosformerForSequenceClassification",
+    "CosformerForTokenClassification",
+    "CosformerKind",
+    "CosformerModel",
+    "CosformerPreTrainedModel",
+    "SoftmaxKind",
+    "StateLayer",
+    "register_attention",
+]
+
+AutoConfig.register("cosformer", CosformerConfig, exist_ok=True)
+AutoModel.register(CosformerConfig, CosformerModel, exist_ok=True)
+AutoModelForCausalLM.register(CosformerConfig, CosformerForCausalLM, exist_ok=True)
+AutoModelForMaskedLM.register(CosformerConfig, CosformerForMaskedLM, exist_ok=True)
+AutoModelForSeq2SeqLM.register(CosformerConfig, CosformerForConditionalGeneration, exist_ok=True)
+AutoModelForSequenceClassification.register(CosformerConfig, CosformerForSequenceClassification, exist_ok=True)
+AutoModelForTokenClassification.register(CosformerConfig, CosformerForTokenClassification, exist_ok=True)

@@ -1,0 +1,86 @@
+"""Refuses a config that makes no model: what, got, why, fix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cosformer.models.kinds import KINDS
+from cosformer.nn.mlp import ACTIVATIONS
+from cosformer.ops.features import FEATURE_MAPS
+
+if TYPE_CHECKING:
+    from cosformer.models.configuration import CosformerConfig
+
+POSITIONS = ("none", "learned", "sinusoidal", "rotary")
+NORMS = ("rmsnorm", "layernorm")
+NORMALIZERS = ("sum", "norm")
+POOLINGS = ("mean", "first", "last")
+
+
+def check_config(config: CosformerConfig) -> None:
+    _check_sizes(config)
+    _check_choices(config)
+    _check_attention(config)
+    for name in ("hidden_dropout", "attention_dropout", "classifier_dropout", "label_smoothing"):
+        if not 0 <= getattr(config, name) < 1:
+            raise ValueError(f"{name}={getattr(config, name)}: it is a probability; use a number from 0 to below 1")
+    for name in ("rotary_base", "norm_eps"):
+        if getattr(config, name) <= 0:
+            raise ValueError(f"{name}={getattr(config, name)}: it must be positive")
+    if config.type_vocab_size < 0:
+        raise ValueError(f"type_vocab_size={config.type_vocab_size}: use 0 for no token types")
+
+
+def _check_sizes(config: CosformerConfig) -> None:
+    sizes = (
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "intermediate_size",
+    )  # fmt: skip
+    for name in sizes:
+        size = getattr(config, name)
+        if size is None or size < 1:
+            raise ValueError(f"{name}={size}: it must be positive")
+    if config.horizon < 1:
+        raise ValueError(
+            f"horizon={config.horizon}: it counts tokens and must cover the longest sequence the model will ever see"
+        )
+    assert config.num_key_value_heads is not None
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise ValueError(
+            f"num_attention_heads={config.num_attention_heads} with num_key_value_heads={config.num_key_value_heads}: "
+            "each key/value head serves equally many heads, so the first must be a multiple of the second"
+        )
+    assert config.head_dim is not None
+    if config.positions == "rotary" and config.head_dim % 2:
+        raise ValueError(
+            f"positions='rotary' with head_dim={config.head_dim}: numbers are turned in pairs; choose an even width"
+        )
+
+
+def _check_choices(config: CosformerConfig) -> None:
+    choices = {
+        "positions": POSITIONS, "norm": NORMS, "mlp": tuple(ACTIVATIONS), "feature_map": tuple(FEATURE_MAPS),
+        "normalizer": NORMALIZERS, "pooling": POOLINGS,
+    }  # fmt: skip
+    for name, allowed in choices.items():
+        if getattr(config, name) not in allowed:
+            raise ValueError(f"{name}={getattr(config, name)!r} is unknown: use one of {', '.join(allowed)}")
+
+
+def _check_attention(config: CosformerConfig) -> None:
+    if isinstance(config.attention, list) and len(config.attention) != config.num_hidden_layers:
+        raise ValueError(
+            f"attention names {len(config.attention)} blocks but num_hidden_layers={config.num_hidden_layers}: "
+            "give one name for each block, or a single name for all"
+        )
+    for name in config.attentions:
+        if name not in KINDS:
+            raise ValueError(
+                f"attention={name!r} is unknown: use one of {', '.join(KINDS)}, or register it "
+                "(cosformer.models.register_attention)"
+            )
+        kind = KINDS[name]
+        if (config.causal or config.is_encoder_decoder) and not kind.causal_too:
+            raise ValueError(f"attention={name!r} cannot be causal: use it in an encoder (causal=False)")
+        if (config.is_encoder_decoder or config.add_cross_attention) and not kind.across_too:
+            raise ValueError(f"attention={name!r} has no cross attention: use it in an encoder or a decoder alone")

@@ -1,0 +1,45 @@
+"""The registry of attentions: what a block computes between its projections. Two models may differ in nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from cosformer.models.configuration import CosformerConfig
+    from cosformer.models.layout import Layout
+
+KINDS: dict[str, type[AttentionKind]] = {}
+
+
+class AttentionKind(nn.Module):
+    """One attention of one block. A new kind derives from this, says what it can do, and is registered by name."""
+
+    layer_type: ClassVar[str] = "full_attention"
+    """What the cache holds for it: "full_attention" is keys and values, one pair per token."""
+    causal_too: ClassVar[bool] = True
+    """Whether it can look back only; every kind can look both ways."""
+    across_too: ClassVar[bool] = True
+    """Whether it can attend from a decoder to an encoder."""
+    needs_horizon: ClassVar[bool] = False
+    """Whether it is undefined beyond `config.horizon` tokens."""
+
+    def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
+        super().__init__()
+        self.layer, self.causal = layer, causal
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Any | None) -> Tensor:
+        """o [B,H,T,K] for q [B,H,T,K], k and v [B,Hkv,T,K] of the same tokens, after what the cache holds."""
+        raise NotImplementedError(f"{type(self).__name__} has no self attention")
+
+    def attend_across(self, q: Tensor, kv: tuple[Tensor, Tensor] | None, layout: Layout, cache: Any | None) -> Tensor:
+        """The same from a decoder to an encoder's k and v [B,Hkv,S,K]; kv is None once the cache holds them."""
+        raise NotImplementedError(f"{type(self).__name__} has no cross attention")
+
+
+def register_attention(name: str, kind: type[AttentionKind]) -> None:
+    """Makes `attention=name` of a config mean this kind."""
+    if name in KINDS and KINDS[name] is not kind:
+        raise ValueError(f"attention {name!r} is already {KINDS[name].__name__}: register {kind.__name__} by another")
+    KINDS[name] = kind

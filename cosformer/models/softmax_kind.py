@@ -1,0 +1,49 @@
+"""attention="softmax": softmax(QKᵀ/√K)V through torch's scaled_dot_product_attention, with a cache that grows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from cosformer.models.kinds import AttentionKind, register_attention
+from cosformer.models.layout import Layout
+
+
+class SoftmaxKind(AttentionKind):
+    layer_type = "full_attention"
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
+        if layout.offsets is not None:  # a sequence at a time: no query meets a key of another
+            bounds = itertools.pairwise(layout.offsets.tolist())
+            pieces = [_sdpa(q[:, :, i:j], k[:, :, i:j], v[:, :, i:j], None, self.causal) for i, j in bounds]
+            return torch.cat(pieces, 2)
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer)
+        return _sdpa(q, k, v, layout.allowed, self.causal and layout.allowed is None and q.shape[2] > 1)
+
+    def attend_across(self, q: Tensor, kv: tuple[Tensor, Tensor] | None, layout: Layout, cache: Cache | None) -> Tensor:
+        if kv is not None:
+            k, v = kv if cache is None else cache.update(*kv, self.layer)
+        else:
+            assert cache is not None
+            held: Any = cache.layers[self.layer]
+            k, v = held.keys, held.values
+        allowed = None
+        if layout.encoder_mask is not None:
+            allowed = layout.encoder_mask[:, None, None]
+            allowed = allowed | ~allowed.any(-1, keepdim=True)
+        return _sdpa(q, k, v, allowed, False)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+register_attention("softmax", SoftmaxKind)

@@ -1,0 +1,28 @@
+"""What a model may add for the place of a token, beside the cosine of the attention itself."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def sinusoidal(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """[..., width] for whole-number positions [...]: sines of width/2 wavelengths from 2π to 20,000π, then cosines."""
+    half = (width + 1) // 2
+    speeds = torch.exp(torch.arange(half, device=positions.device) * (-math.log(10_000) / max(half - 1, 1)))
+    angles = positions[..., None].float() * speeds  # fp32: bf16 has too few digits for positions above 256
+    return torch.cat([angles.sin(), angles.cos()], -1)[..., :width].to(dtype)
+
+
+def rotary_tables(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [..., T, width] by which `rotate` turns vectors at whole-number positions [..., T]."""
+    speeds = base ** (torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / -width)
+    angles = (positions[..., None].float() * speeds).repeat(*(1,) * positions.dim(), 2)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """x [B, H, T, K] with its pairs (i, i + K/2) turned by their angle; tables [B or 1, T, K]."""
+    cos, sin = (table[:, None] for table in tables)
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
