@@ -28,8 +28,8 @@ def small_config(**options: Any) -> CosformerConfig:
     return CosformerConfig(**small | options)
 
 
-def small_model(cls: type, seed: int = 0, **options: Any) -> Any:
-    """In eval mode, with biases and norm weights drawn too."""
+def small_model(cls: type, seed: int = 1, **options: Any) -> Any:
+    """In eval mode, with biases and norm weights drawn too. Of the first seeds, 1 writes the most varied tokens."""
     torch.manual_seed(seed)
     model = cls(small_config(**options)).eval()
     with torch.no_grad():

@@ -63,6 +63,8 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, GenerationMixi
         num_items_in_batch: Tensor | int | None = None, **kwargs: Any,
     ) -> Seq2SeqLMOutput:  # fmt: skip
         """labels [B, T] are what the decoder should write; without decoder_input_ids it reads them, one place late."""
+        if kwargs.get("cu_seqlens") is not None or kwargs.get("cu_seq_lens_q") is not None:
+            raise ValueError("cu_seqlens in an encoder–decoder: sources and targets come in pairs; pad them instead")
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:

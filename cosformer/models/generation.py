@@ -14,10 +14,10 @@ def masks_for_generate(
     config: CosformerConfig, inputs_embeds: Tensor, attention_mask: Tensor | None, past_key_values: Cache | None,
     position_ids: Tensor | None = None, **_: Any,
 ) -> dict[str, Tensor | None]:  # fmt: skip
-    """Masks of fixed size, so that a compiled step is compiled once. A generated token is never padding."""
+    """Masks of fixed size, so that a step is compiled once."""
     stack = config.stack("decoder") if config.is_encoder_decoder else config
     keys, allowed = make_masks(stack, inputs_embeds, attention_mask, past_key_values)
     new, positions = inputs_embeds.shape[1], None
     if attention_mask is not None and position_ids is None:
         positions = positions_of(attention_mask, None, 0, new, inputs_embeds.device)
-    return {"keys": None if new == 1 else keys, "softmax": allowed, "positions": positions}
+    return {"keys": keys, "softmax": allowed, "positions": positions}
