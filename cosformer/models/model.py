@@ -1,8 +1,10 @@
 """CosformerModel: embeddings, blocks, a last norm. Decoder or encoder by its config; the heads build on it."""
 
 import math
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -11,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models.blocks import CosformerBlock, make_norm
+from cosformer.models.checkpoints import explain
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.configuration_checks import check_config
 from cosformer.models.layout import (
@@ -43,6 +46,21 @@ class CosformerPreTrainedModel(PreTrainedModel):
     def __init__(self, config: CosformerConfig, *args: Any, **kwargs: Any) -> None:
         check_config(config)  # fields may have been set since it was made
         super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers; a local checkpoint that does not fit or is cut short says which tensor."""
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        except Exception as error:
+            folder = Path(str(pretrained_model_name_or_path))
+            if not folder.is_dir() or not any(folder.glob("*.safetensors")):
+                raise
+            with torch.device("meta"):
+                model = cls(kwargs.get("config") or CosformerConfig.from_pretrained(folder))
+            if (why := explain(folder, model)) is None:
+                raise
+            raise RuntimeError(f"{folder} does not load: {why}") from error
 
 
 class CosformerModel(CosformerPreTrainedModel):
