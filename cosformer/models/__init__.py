@@ -19,7 +19,7 @@ from cosformer.models.classifiers import (
 )
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.cosformer_kind import CosformerKind
-from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
+from cosformer.models.encoder_decoder import CosformerEncoderDecoderModel, CosformerForConditionalGeneration
 from cosformer.models.language_models import CosformerForCausalLM, CosformerForMaskedLM
 from cosformer.models.model import CosformerModel, CosformerPreTrainedModel
 from cosformer.models.softmax_kind import SoftmaxKind
@@ -28,6 +28,7 @@ __all__ = [
     "KINDS",
     "AttentionKind",
     "CosformerConfig",
+    "CosformerEncoderDecoderModel",
     "CosformerForCausalLM",
     "CosformerForConditionalGeneration",
     "CosformerForMaskedLM",

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.cache_utils import Cache
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models.configuration import CosformerConfig
@@ -14,26 +14,20 @@ from cosformer.models.losses import IGNORED, token_loss
 from cosformer.models.model import CosformerModel, CosformerPreTrainedModel
 
 
-class CosformerForConditionalGeneration(CosformerPreTrainedModel, GenerationMixin):
-    """Writes one sequence after reading another."""
+class CosformerEncoderDecoderModel(CosformerPreTrainedModel):
+    """The two stacks, without a head."""
 
-    base_model_prefix = "encoder"
-    _tied_weights_keys = {  # noqa: RUF012  (as transformers declares it)
-        "decoder.embed_tokens.weight": "encoder.embed_tokens.weight",
-        "lm_head.weight": "encoder.embed_tokens.weight",
-    }
-    create_masks_for_generate = staticmethod(masks_for_generate)
+    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
         if not config.is_encoder_decoder:
             raise ValueError(
-                "CosformerForConditionalGeneration has an encoder and a decoder, but the config describes one stack: "
-                "use CosformerConfig(is_encoder_decoder=True)"
+                "an encoder and a decoder are to be made, but the config describes one stack: use "
+                "CosformerConfig(is_encoder_decoder=True)"
             )
         self.encoder = CosformerModel(config.stack("encoder"))
         self.decoder = CosformerModel(config.stack("decoder"))
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def get_encoder(self, modality: str | None = None) -> CosformerModel:
@@ -58,15 +52,12 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, GenerationMixi
         decoder_attention_mask: Tensor | dict[str, Tensor | None] | None = None,
         decoder_position_ids: Tensor | None = None, encoder_outputs: BaseModelOutput | tuple | None = None,
         past_key_values: Cache | None = None, inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None, labels: Tensor | None = None, use_cache: bool | None = None,
-        output_hidden_states: bool | None = None, logits_to_keep: int | Tensor = 0,
-        num_items_in_batch: Tensor | int | None = None, **kwargs: Any,
-    ) -> Seq2SeqLMOutput:  # fmt: skip
-        """labels [B, T] are what the decoder should write; without decoder_input_ids it reads them, one place late."""
+        decoder_inputs_embeds: Tensor | None = None, use_cache: bool | None = None,
+        output_hidden_states: bool | None = None, **kwargs: Any,
+    ) -> Seq2SeqModelOutput:  # fmt: skip
+        """last_hidden_state [B, T, E] of the decoder, which reads input_ids [B, S] through the encoder."""
         if kwargs.get("cu_seqlens") is not None or kwargs.get("cu_seq_lens_q") is not None:
             raise ValueError("cu_seqlens in an encoder–decoder: sources and targets come in pairs; pad them instead")
-        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids, attention_mask, inputs_embeds=inputs_embeds, output_hidden_states=output_hidden_states,
@@ -79,6 +70,52 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, GenerationMixi
             use_cache, encoder_hidden_states=encoded, encoder_attention_mask=attention_mask,
             output_hidden_states=output_hidden_states, return_dict=True, **kwargs,
         )  # fmt: skip
+        return Seq2SeqModelOutput(
+            last_hidden_state=out.last_hidden_state, past_key_values=out.past_key_values,
+            decoder_hidden_states=out.hidden_states, encoder_last_hidden_state=encoded,
+            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
+        )  # fmt: skip
+
+
+class CosformerForConditionalGeneration(CosformerPreTrainedModel, GenerationMixin):
+    """Writes one sequence after reading another."""
+
+    _tied_weights_keys = {  # noqa: RUF012  (as transformers declares it)
+        "model.decoder.embed_tokens.weight": "model.encoder.embed_tokens.weight",
+        "lm_head.weight": "model.encoder.embed_tokens.weight",
+    }
+    create_masks_for_generate = staticmethod(masks_for_generate)
+
+    def __init__(self, config: CosformerConfig) -> None:
+        super().__init__(config)
+        self.model = CosformerEncoderDecoderModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_encoder(self, modality: str | None = None) -> CosformerModel:
+        return self.model.encoder
+
+    def get_decoder(self) -> CosformerModel:
+        return self.model.decoder
+
+    @can_return_tuple
+    def forward(
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | dict[str, Tensor | None] | None = None,
+        decoder_position_ids: Tensor | None = None, encoder_outputs: BaseModelOutput | tuple | None = None,
+        past_key_values: Cache | None = None, inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None, labels: Tensor | None = None, use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0, num_items_in_batch: Tensor | int | None = None, **kwargs: Any,
+    ) -> Seq2SeqLMOutput:  # fmt: skip
+        """labels [B, T] are what the decoder should write; without decoder_input_ids it reads them, one place late."""
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        out = self.model(
+            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, decoder_position_ids,
+            encoder_outputs, past_key_values, inputs_embeds, decoder_inputs_embeds, use_cache, return_dict=True,
+            **kwargs,
+        )  # fmt: skip
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(out.last_hidden_state[:, keep])
         loss: Any = None
@@ -86,9 +123,9 @@ class CosformerForConditionalGeneration(CosformerPreTrainedModel, GenerationMixi
             smoothing = self.config.label_smoothing if self.training else 0.0
             loss = token_loss(logits, labels[:, keep], smoothing=smoothing, num_items_in_batch=num_items_in_batch)
         return Seq2SeqLMOutput(
-            loss=loss, logits=logits, past_key_values=out.past_key_values, decoder_hidden_states=out.hidden_states,
-            encoder_last_hidden_state=encoded,
-            encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
+            loss=loss, logits=logits, past_key_values=out.past_key_values,
+            decoder_hidden_states=out.decoder_hidden_states, encoder_last_hidden_state=out.encoder_last_hidden_state,
+            encoder_hidden_states=out.encoder_hidden_states,
         )  # fmt: skip
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

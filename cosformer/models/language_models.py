@@ -40,7 +40,11 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
         labels: Tensor | None = None, use_cache: bool | None = None, logits_to_keep: int | Tensor = 0,
         cu_seqlens: Tensor | None = None, num_items_in_batch: Tensor | int | None = None, **kwargs: Any,
     ) -> CausalLMOutputWithPast:  # fmt: skip
-        """labels [B, T] as input_ids, −100 where nothing is to be predicted. logits_to_keep: the last so many."""
+        """labels [B, T] as input_ids, −100 where nothing is to be predicted. logits_to_keep: the last so many.
+
+        shift_labels [B, T]: instead, what each place is to predict, where a sequence is split over processes.
+        """
+        shift_labels = kwargs.pop("shift_labels", None)  # no argument of its own: Trainer would wait for it
         out = self.model(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, cu_seqlens=cu_seqlens,
             return_dict=True, **kwargs,
@@ -49,11 +53,12 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(x[:, keep])
         loss: Any = None
-        if labels is not None:
+        if shift_labels is None and labels is not None:
             offsets = find_offsets(x, attention_mask, position_ids, past_key_values, cu_seqlens, kwargs)
-            targets = next_token_labels(labels, offsets)[:, keep]
+            shift_labels = next_token_labels(labels, offsets)
+        if shift_labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
-            loss = token_loss(logits, targets, smoothing=smoothing, num_items_in_batch=num_items_in_batch)
+            loss = token_loss(logits, shift_labels[:, keep], smoothing=smoothing, num_items_in_batch=num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=out.past_key_values, hidden_states=out.hidden_states
         )

@@ -11,3 +11,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Marks of transformers' own suite (test_library_suite.py)."""
+    names = (
+        "accelerate_tests flash_attn_test flash_attn_3_test flash_attn_4_test torch_compile_test torch_export_test slow"
+    )
+    for name in f"{names} is_training_test is_tensor_parallel_test is_flaky generate".split():
+        config.addinivalue_line("markers", f"{name}: of transformers")

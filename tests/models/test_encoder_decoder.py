@@ -34,8 +34,8 @@ def test_it_is_the_model_written_out(attention: str, positions: str) -> None:
     for s, t in ((19, 11), (7, 23)):  # longer and shorter than what it writes
         source, target = tokens(1, s), tokens(1, t, seed=2)
         got = model(source, decoder_input_ids=target).logits[0]
-        encoded = written_out.stack(model.encoder, source[0])
-        assert_close(got, model.lm_head(written_out.stack(model.decoder, target[0], encoded)), **CLOSE)
+        encoded = written_out.stack(model.model.encoder, source[0])
+        assert_close(got, model.lm_head(written_out.stack(model.model.decoder, target[0], encoded)), **CLOSE)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -65,7 +65,7 @@ def test_cached_logits_are_those_of_one_pass(attention: str, target_side: str, k
         if target_side == "left" and sizes[0] == 1:
             continue
         cache, logits, at = caches(model, 17, kind), [], 0
-        encoded = model.encoder(ids, mask)
+        encoded = model.model.encoder(ids, mask)
         for size in sizes:
             got = model(
                 attention_mask=mask, encoder_outputs=encoded, decoder_input_ids=out[:, at : at + size],
@@ -147,8 +147,8 @@ def test_gradients_reach_the_encoder_also_checkpointed() -> None:
 
 def test_tied_embeddings_are_one() -> None:
     model = make(tie_word_embeddings=True)
-    assert model.lm_head.weight is model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight
-    assert make().lm_head.weight is not make().decoder.embed_tokens.weight
+    assert model.lm_head.weight is model.model.encoder.embed_tokens.weight is model.model.decoder.embed_tokens.weight
+    assert make().lm_head.weight is not make().model.decoder.embed_tokens.weight
 
 
 def test_a_source_beyond_the_horizon_is_refused() -> None:
@@ -176,6 +176,6 @@ def test_an_empty_source_row_is_finite() -> None:
 def test_the_config_stays_whole() -> None:
     model = make()
     assert model.config.is_encoder_decoder
-    assert model.encoder.config.causal is False
-    assert model.decoder.config.add_cross_attention
+    assert model.model.encoder.config.causal is False
+    assert model.model.decoder.config.add_cross_attention
     assert small_config(is_encoder_decoder=True).to_dict()["add_cross_attention"] is False
