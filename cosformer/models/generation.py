@@ -15,8 +15,7 @@ def masks_for_generate(
     position_ids: Tensor | None = None, **_: Any,
 ) -> dict[str, Tensor | None]:  # fmt: skip
     """Masks of fixed size, so that a step is compiled once."""
-    stack = config.stack("decoder") if config.is_encoder_decoder else config
-    keys, allowed = make_masks(stack, inputs_embeds, attention_mask, past_key_values)
+    keys, allowed = make_masks(config, inputs_embeds, attention_mask, past_key_values, causal=True)
     new, positions = inputs_embeds.shape[1], None
     if attention_mask is not None and position_ids is None:
         positions = positions_of(attention_mask, None, 0, new, inputs_embeds.device)

@@ -123,16 +123,16 @@ class CosformerModel(CosformerPreTrainedModel):
             layout = _beside_encoder(layout, encoder_hidden_states, encoder_attention_mask, past_key_values)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        seen: Any = [x]
+        seen: Any = ()
         for block in self.layers:
+            seen = (*seen, x) if output_hidden_states else ()
             x = block(x, encoder_hidden_states, layout=layout, past_key_values=past_key_values)
-            seen.append(x)
         if self.norm is not None:
             x = self.norm(x)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x,
             past_key_values=past_key_values,
-            hidden_states=(*seen[:-1], x) if output_hidden_states else None,
+            hidden_states=(*seen, x) if output_hidden_states else None,
         )
 
     def _cache(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
@@ -164,7 +164,7 @@ class CosformerModel(CosformerPreTrainedModel):
             layout = layout._replace(key_mask=attention_mask["keys"], allowed=attention_mask["softmax"])
             position_ids = attention_mask["positions"] if position_ids is None else position_ids
         elif offsets is None:
-            keys, allowed = make_masks(config, x, mask, cache)
+            keys, allowed = make_masks(config, x, mask, cache, causal=config.causal)
             layout = layout._replace(key_mask=keys, allowed=allowed)
         if config.positions != "none" and position_ids is None:
             position_ids = positions_of(mask, offsets, past, new, x.device)
@@ -197,7 +197,7 @@ def find_offsets(
 
 
 def make_masks(
-    config: CosformerConfig, x: Tensor, mask: Tensor | None, cache: Cache | None
+    config: CosformerConfig, x: Tensor, mask: Tensor | None, cache: Cache | None, *, causal: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """What cosFormer blocks and what softmax blocks need of a mask [B, S], for tokens x [B, T, *]."""
     new = x.shape[1]
@@ -205,7 +205,7 @@ def make_masks(
     if "full_attention" not in config.layer_types:
         return keys, None
     length, held = softmax_sizes(cache, config, new)
-    return keys, softmax_mask(mask, new=new, past=held, keys=length, causal=config.causal, device=x.device)
+    return keys, softmax_mask(mask, new=new, past=held, keys=length, causal=causal, device=x.device)
 
 
 def _beside_encoder(layout: Layout, encoded: Tensor, mask: Tensor | None, cache: Cache | None) -> Layout:

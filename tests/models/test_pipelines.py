@@ -24,7 +24,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     words = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
     words.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="w7", mask_token="w8", unk_token="w0", padding_side="left",
+        tokenizer_object=words, pad_token="w7", mask_token="w8", unk_token="w0", eos_token="w9", padding_side="left",
         model_input_names=["input_ids", "attention_mask"],
     )  # fmt: skip
 
