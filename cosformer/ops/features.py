@@ -87,9 +87,10 @@ def no_autocast(x: Tensor) -> AbstractContextManager:
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
-def empty_like_rows(like: Tensor, width: int) -> Tensor:
+def empty_like_rows(like: Tensor, width: int, heads: int | None = None) -> Tensor:
     """An uninitialised [B, H, T, width] in the memory order of `like`, so that heads merge back without a copy."""
     b, h, t, _ = like.shape
+    h = heads or h
     if like.stride(1) < like.stride(2):
         return like.new_empty(b, t, h, width).transpose(1, 2)
     return like.new_empty(b, h, t, width)

@@ -11,7 +11,7 @@ from definition import Case, actual, eager, expected, sizes, with_gradients
 from cosformer import AttentionState, attention_step, cosformer_attention
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from cosformer.ops.triton import launch
+from cosformer.ops.triton import generic
 
 pytestmark = [
     pytest.mark.usefixtures("_poisoned"),
@@ -37,7 +37,7 @@ LARGE = [
     *(Case(T=t, S=t, K=64, V=64, B=2, H=4, Hkv=2) for t in (63, 64, 1000)),
     *(
         Case(T=65, S=65, K=k, V=v, B=2, H=4, Hkv=2, masked=True)
-        for k, v in ((8, 8), (24, 40), (80, 96), (128, 128), (128, 24))
+        for k, v in ((8, 8), (24, 40), (40, 16), (80, 96), (128, 128), (128, 24), (256, 256), (24, 256))
     ),
 ]
 MAPS = [
@@ -92,8 +92,6 @@ def test_feature_maps(case: Case, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("case", LARGE, ids=str)
 def test_large_shapes_are_as_good_as_eager(case: Case, causal: bool, dtype: torch.dtype) -> None:
-    if max(case.K, case.V) > launch.WIDEST[dtype]:
-        pytest.skip(f"heads above {launch.WIDEST[dtype]} take the torch form in {dtype}")
     check(replace(case, causal=causal, dtype=dtype))
 
 
@@ -101,8 +99,8 @@ def test_large_shapes_are_as_good_as_eager(case: Case, causal: bool, dtype: torc
 @pytest.mark.parametrize(("t", "s"), [(300, 300), (200, 333)])
 def test_cut_across_the_chip(causal: bool, t: int, s: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few heads and a long sequence: states of stretches, a short scan, then outputs."""
-    monkeypatch.setattr(launch, "SHORTEST_STRETCH", 64)
-    monkeypatch.setattr(launch, "_processors", lambda device: 3)
+    monkeypatch.setattr(generic, "SHORTEST_STRETCH", 64)
+    monkeypatch.setattr(generic, "_processors", lambda device: 3)
     check(Case(T=t, S=s, past=40, K=8, V=8, B=1, H=1, Hkv=1, causal=causal, dtype=torch.float32))
 
 
@@ -166,3 +164,11 @@ def test_without_triton_an_explicit_choice_raises(monkeypatch: pytest.MonkeyPatc
     x = torch.randn(1, 1, 4, 8, device=DEVICE)
     with pytest.raises(RuntimeError, match="Triton is missing or too old"):
         cosformer_attention(x, x, x, backend="triton")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("past", [0, 30])
+def test_wide_heads_in_parts(causal: bool, past: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inner width is cut where registers end; here after 16 columns."""
+    monkeypatch.setitem(generic.WIDEST_PART, torch.float32, 16)
+    check(Case(T=70, S=70, past=past, K=40, V=24, B=1, masked=True, causal=causal, dtype=torch.float32))

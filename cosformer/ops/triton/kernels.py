@@ -73,7 +73,8 @@ def walk_kernel(
     heads, length_a, length_b, stretch, stretches, theta, cos_frame, sin_frame, eps,
     I: tl.constexpr, O: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr, CHUNK: tl.constexpr, FRAME: tl.constexpr,
     GROUP_A: tl.constexpr, GROUP_B: tl.constexpr, MAP_A: tl.constexpr, MAP_B: tl.constexpr, MAP_C: tl.constexpr,
-    MAP_X: tl.constexpr, SCALED: tl.constexpr, EXTRA: tl.constexpr, NORMED: tl.constexpr, DIVIDED: tl.constexpr,
+    MAP_X: tl.constexpr, SCALED: tl.constexpr, EXTRA: tl.constexpr, NORMED: tl.constexpr, Z: tl.constexpr,
+    DIVIDED: tl.constexpr, ADDED: tl.constexpr,
     MASKED: tl.constexpr, PACKED: tl.constexpr, CAUSAL: tl.constexpr, REVERSE: tl.constexpr, SOURCES: tl.constexpr,
     TARGETS: tl.constexpr, STATE_IN: tl.constexpr, STATE_OUT: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -223,9 +224,12 @@ def walk_kernel(
                         b_zc += tl.sum(b_bc, 0)
                         b_zs += tl.sum(b_bs, 0)
             if TARGETS:
-                if DIVIDED:
+                if Z:
                     if i_o == 0:
+                        if ADDED:
+                            b_z += tl.load(p_z + rows_a + o_ta, mask=m_a, other=0.0)
                         tl.store(p_z + rows_a + o_ta, b_z, mask=m_a)
+                if DIVIDED:
                     b_out = b_out / tl.where(tl.abs(b_z) < eps, eps, b_z)[:, None]
                 if MAP_X != "identity":
                     b_x = load_rows(p_x, x_st, x_sd, o_ta, o_o, m_a, O)
@@ -234,7 +238,10 @@ def walk_kernel(
                     keep = tl.load(p_mask + o_ta.to(tl.int64) * m_st, mask=m_a, other=0) != 0
                     b_out = tl.where(keep[:, None], b_out, 0.0)
                 p_o = p_out + o_ta[:, None].to(tl.int64) * o_st + o_o[None, :] * o_sd
-                tl.store(p_o, b_out.to(p_out.dtype.element_ty), mask=m_a[:, None] & (o_o < O)[None, :])
+                m_o = m_a[:, None] & (o_o < O)[None, :]
+                if ADDED:
+                    b_out += tl.load(p_o, mask=m_o, other=0.0)
+                tl.store(p_o, b_out.to(p_out.dtype.element_ty), mask=m_o)
 
     # --- (Re, Im) seen from the last position --------------------------------------------------------------------
     if STATE_OUT:
@@ -320,3 +327,30 @@ def step_kernel(
                 z = tl.sum(b_q * b_z, 0)
                 b_o = b_o / tl.where(tl.abs(z) < eps, eps, z)
             tl.store(p_o + i_b * o_sb + i_q * o_sh + o_v * o_sd, b_o.to(p_o.dtype.element_ty), mask=m_v)
+
+
+@triton.jit
+def scan_kernel(
+    p_x, p_init, p_total, p_first, size, heads, stretches,
+    BLOCK: tl.constexpr, PACKED: tl.constexpr, REVERSE: tl.constexpr, INIT: tl.constexpr,
+):  # fmt: skip
+    """Grid (sequences · heads, size/BLOCK). In place: what each stretch adds becomes what came before it (REVERSE:
+    after it); `total` is the sum of all, with `init`. x [slots, heads, size], init and total [sequences, heads, size]
+    """
+    i_seq, i_head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    m = o < size
+    first, last = i_seq * stretches, (i_seq + 1) * stretches
+    if PACKED:
+        first, last = tl.load(p_first + i_seq), tl.load(p_first + i_seq + 1)
+    whole = tl.program_id(0).to(tl.int64) * size + o
+    b_sum = tl.zeros([BLOCK], tl.float32)
+    if INIT:
+        b_sum = tl.load(p_init + whole, mask=m, other=0.0)
+    for i in range(first, last):
+        slot = last - 1 - (i - first) if REVERSE else i
+        p = p_x + (slot.to(tl.int64) * heads + i_head) * size + o
+        b_x = tl.load(p, mask=m, other=0.0)
+        tl.store(p, b_sum, mask=m)
+        b_sum += b_x
+    tl.store(p_total + whole, b_sum, mask=m)

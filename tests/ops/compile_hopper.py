@@ -1,0 +1,71 @@
+"""Compiles the Hopper kernels for their chip, which needs no such chip, and prints what they use as JSON.
+
+A program of its own: the tests interpret Triton, and one process does either.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from cosformer.ops.triton import hopper_kernels as kernels
+
+WIDE = {"K": 64, "V": 64, "MAP": "relu", "PACKED": False, "MASKED": False, "CAUSAL": True, "NORMED": True}
+ODD = {"K": 24, "V": 40, "MAP": "elu1", "PACKED": True, "MASKED": True, "CAUSAL": True, "NORMED": True}
+FULL = WIDE | {"CAUSAL": False}
+CASES = {"wide": WIDE, "odd": ODD, "full": FULL}
+WALK = {"GROUP": 2, "DIVIDED": True, "STATE_IN": True, "STATE_OUT": True}
+KERNELS = {
+    "sum_kernel": {"QUERIES": True, "SCALED": True},
+    "forward_kernel": WALK,
+    "backward_q_kernel": {"GROUP": 2, "STATE_IN": True},
+    "backward_kv_kernel": WALK,
+}
+ROWS = "tensordesc<bf16[1,1,64,64],NVMMASharedLayout(128, 16, rank=4)>"
+POINTERS = {"p_mask": "*u8"} | dict.fromkeys(("p_cu_q", "p_cu_k", "p_slots"), "*i32")
+POINTERS |= dict.fromkeys(("p_o", "p_dq", "p_dk", "p_dv"), "*bf16")
+
+
+def compiled(kernel, flags: dict[str, object]):
+    flags = flags | ({"BY_HAND": flags["PACKED"]} if "BY_HAND" in kernel.arg_names else {})
+
+    def kind(name: str) -> str:
+        if name in flags:
+            return "constexpr"
+        if name.startswith("d_"):
+            return ROWS
+        if name.startswith("p_"):
+            return POINTERS.get(name, "*fp32")
+        return "fp32" if name in ("theta", "eps") else "i32"
+
+    signature = {name: kind(name) for name in kernel.arg_names}
+    attributes = {
+        (i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if signature[name][0] == "*"
+    }
+    source = GluonASTSource(fn=kernel, signature=signature, constexprs=flags, attrs=attributes)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+
+
+def usage(made) -> dict[str, int]:
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(made.asm["cubin"])
+        command = [tools / "cuobjdump", "-res-usage", path]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", report).groups()
+    return {"shared": made.metadata.shared, "registers": int(registers), "spilled": int(stack)}
+
+
+if __name__ == "__main__":
+    found = {
+        f"{name} {case}": usage(compiled(getattr(kernels, name), flags | own))
+        for name, own in KERNELS.items() for case, flags in CASES.items()
+    }  # fmt: skip
+    json.dump(found, sys.stdout)

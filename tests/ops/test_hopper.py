@@ -1,0 +1,94 @@
+"""What can be checked of the Hopper kernels without a GPU: that they compile for it and fit, and the host's share."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+hopper = pytest.importorskip("cosformer.ops.triton.hopper", reason="this Triton has no Gluon")
+KERNELS = ("sum_kernel", "forward_kernel", "backward_q_kernel", "backward_kv_kernel")
+
+
+@pytest.fixture(scope="module")
+def usage() -> dict[str, dict[str, int]]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    script = Path(__file__).parent / "compile_hopper.py"
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", ["wide", "odd", "full"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_compiles_and_fits_twice_on_a_processor(kernel: str, case: str, usage: dict[str, dict[str, int]]) -> None:
+    """228 KiB of shared memory and 64 Ki registers hold two programs of 128 threads."""
+    used = usage[f"{kernel} {case}"]
+    assert 2 * (used["shared"] + 1024) <= 228 * 1024
+    assert 2 * 128 * used["registers"] <= 65536
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_keeps_its_numbers_in_registers(kernel: str, usage: dict[str, dict[str, int]]) -> None:
+    """Spilling doubled the time of the last one once; it is down to a few numbers."""
+    assert usage[f"{kernel} wide"]["spilled"] <= (128 if kernel == "backward_kv_kernel" else 0)
+
+
+def test_a_state_survives_the_way_in_and_out() -> None:
+    state = torch.randn(2, 3, 2, 4, 5, dtype=torch.float64)
+    there = hopper._absolute(state, 6, 0.1)
+    assert torch.allclose(hopper._seen(there, 6, 0.1), state)
+
+
+@pytest.mark.parametrize("lengths", [(1,), (64, 64), (100_000,), (7_000, 7_000)])
+def test_a_batch_is_cut_into_equal_stretches(lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper, "_properties", lambda device: (True, 132))
+    cut = hopper._cut.__wrapped__(lengths, False, 2, torch.device("cpu"))
+    assert cut.slots == len(lengths) * cut.stretches
+    assert cut.stretch % hopper.CHUNK == 0
+    assert (cut.stretches - 1) * cut.stretch < lengths[0] <= cut.stretches * cut.stretch
+    assert cut.slots * 2 <= 2 * 132
+
+
+def test_a_pack_is_cut_within_its_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper, "_properties", lambda device: (True, 132))
+    lengths = (3, 50_000, 256, 1)
+    cut = hopper._cut.__wrapped__(lengths, True, 2, torch.device("cpu"))
+    assert cut.table is not None
+    assert cut.firsts is not None
+    covered = [0] * len(lengths)
+    for sequence, first in cut.table.tolist():
+        assert first == covered[sequence]
+        covered[sequence] = min(first + cut.stretch, lengths[sequence])
+    assert tuple(covered) == lengths
+    counts = cut.firsts.diff().tolist()
+    assert counts == [cut.table[:, 0].tolist().count(i) for i in range(len(lengths))]
+
+
+@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # the interpreter itself, triton 3.6
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_scan_between_stretches(packed: bool, reverse: bool) -> None:
+    """Interpreted."""
+    from cosformer.ops.triton.kernels import scan_kernel
+
+    counts = [1, 4, 2] if packed else [3, 3]
+    firsts = torch.tensor([0, *counts]).cumsum(0).int()
+    x, init = torch.randn(sum(counts), 2, 700), torch.randn(len(counts), 2, 700)
+    got, total = x.clone(), torch.full_like(init, torch.nan)
+    scan_kernel[(len(counts) * 2, 2)](
+        got, init, total, firsts, 700, 2, counts[0], BLOCK=512, PACKED=packed, REVERSE=reverse, INIT=True
+    )
+    for i, count in enumerate(counts):
+        at = int(firsts[i])
+        order = range(at, at + count)
+        running = init[i].double()
+        for j in reversed(order) if reverse else order:
+            torch.testing.assert_close(got[j].double(), running, rtol=1e-5, atol=1e-5)
+            running = running + x[j]
+        torch.testing.assert_close(total[i].double(), running, rtol=1e-5, atol=1e-5)
