@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
-from cosformer.models.cache import is_traced
+from cosformer.models.cache import StateLayer, is_traced
 from cosformer.models.configuration import CosformerConfig
 from cosformer.ops.packed import read_offsets
 
@@ -44,8 +44,12 @@ def check_cache(cache: Cache | None, config: CosformerConfig) -> None:
 
 
 def past_length(cache: Cache | None) -> int | Tensor:
-    """Tokens behind the new ones: a number, or a tensor where only the device knows."""
-    return 0 if cache is None else cache.get_seq_length()
+    """Tokens behind the new ones: a number, or a tensor where only the device knows. A state knows without asking it."""
+    own = self_attention_cache(cache)
+    if own is None:
+        return 0
+    states = (layer for layer in own.layers if isinstance(layer, StateLayer))
+    return next(states, own).get_seq_length()
 
 
 def check_length(config: CosformerConfig, past: int | Tensor, new: int) -> None:
@@ -53,7 +57,7 @@ def check_length(config: CosformerConfig, past: int | Tensor, new: int) -> None:
     if not config.has_longest:
         return
     if isinstance(past, Tensor):
-        if is_traced(past):
+        if is_traced(past) or past.is_cuda:  # to read it would wait for the device
             torch.ops.aten._assert_async.msg(past + new <= config.horizon, "the model's horizon is reached")
             return
         past = int(past)

@@ -106,11 +106,9 @@ class CosformerModel(CosformerPreTrainedModel):
         refuse_attentions(kwargs)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds: exactly one says which tokens these are")
-        x: Any = inputs_embeds
-        if input_ids is not None:
-            x = self.embed_tokens(input_ids)
-            if self.config.scale_embeddings:
-                x = x * math.sqrt(self.config.hidden_size)
+        x: Any = inputs_embeds if input_ids is None else self.embed_tokens(input_ids)
+        if self.config.scale_embeddings:
+            x = x * math.sqrt(self.config.hidden_size)
         offsets = find_offsets(x, attention_mask, position_ids, past_key_values, cu_seqlens, kwargs)
         past_key_values = self._cache(past_key_values, use_cache if offsets is None else False)
         if offsets is not None and (past_key_values is not None or encoder_hidden_states is not None):

@@ -72,8 +72,8 @@ def test_the_same_bits_every_time(causal: bool, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("width", [64, 33])
 def test_any_strides_without_a_copy(width: int) -> None:
-    """Heads side by side in one row of a projection, and a width no copy engine likes. Room is left for the denominators
-    and for the states of stretches, at most two a processor."""
+    """Heads side by side in one row of a projection, and a width no copy engine likes. Room is left for the
+    denominators and for the states of stretches, at most two a processor."""
     b, h, t = 2, 4, 32_768
     joined = draw(b, t, 3, h, width)
     q, k, v = (x.transpose(1, 2) for x in joined.unbind(2))

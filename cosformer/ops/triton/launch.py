@@ -76,7 +76,8 @@ def step(
         step_kernel[(q.shape[0] * heads,)](
             q, k, v, o, state, norm, mask, *strides, mask.stride(0), heads, 2 * half * half, math.sin(problem.theta),
             problem.eps, K=kw, V=vw, BK=b_k, BV=min(triton.next_power_of_2(vw), max(1, 4096 // b_k)),
-            GROUP=q.shape[1] // heads, MAP=problem.feature_map, MASKED=key_mask is not None, NORMALIZE=problem.normalize,
+            GROUP=q.shape[1] // heads, MAP=problem.feature_map, MASKED=key_mask is not None,
+            NORMALIZE=problem.normalize,
         )  # fmt: skip
     return o
 
