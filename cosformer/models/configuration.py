@@ -2,7 +2,6 @@
 
 import copy
 import difflib
-from dataclasses import fields
 from typing import Any, Literal, Self
 
 from huggingface_hub.dataclasses import strict
@@ -165,7 +164,7 @@ class CosformerConfig(PreTrainedConfig):
 
     def _refuse_misspelt(self, unknown: dict[str, Any]) -> None:
         """transformers keeps any extra field; one that nearly has the name of ours would be lost in silence."""
-        known = [f.name for f in fields(CosformerConfig)]
+        known = list(CosformerConfig.__annotations__)
         for name in unknown:
             if name not in ("num_labels", "torch_dtype") and (near := difflib.get_close_matches(name, known, 1, 0.85)):
                 raise ValueError(f"CosformerConfig has no field {name!r}: did you mean {near[0]!r}?")

@@ -44,7 +44,7 @@ def check_cache(cache: Cache | None, config: CosformerConfig) -> None:
 
 
 def past_length(cache: Cache | None) -> int | Tensor:
-    """Tokens behind the new ones: a number, or a tensor where only the device knows. A state knows without asking it."""
+    """Tokens behind the new ones: a number, or a tensor where only the device knows. A state knows by itself."""
     own = self_attention_cache(cache)
     if own is None:
         return 0

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import DynamicCache, StaticCache, TextStreamer
 
-from cosformer.models import CosformerForCausalLM, StateLayer
+from cosformer.models import CosformerForCausalLM, StateLayer, cosformer_kind
 
 NEW = 9
 
@@ -107,6 +107,36 @@ def test_a_prompt_read_once_serves_many_continuations(attention: str) -> None:
         got = ask(model, ids[None], past_key_values=copy.deepcopy(read))
         assert torch.equal(got[0, len(ids) :], by_hand(model, ids))
     assert read.get_seq_length() == 20
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@torch.no_grad()
+def test_a_prompt_read_once_serves_several_samples_and_beams(attention: str) -> None:
+    model = small_model(CosformerForCausalLM, attention=ATTENTIONS[attention])
+    ids = tokens(1, 20)
+    for options in ({"do_sample": True, "num_return_sequences": 4}, {"num_beams": 4}):
+        read = DynamicCache(config=model.config)
+        model(ids[:, :15], past_key_values=read)
+        read.batch_repeat_interleave(4)
+        torch.manual_seed(3)
+        got = ask(model, ids, past_key_values=read, **options)
+        torch.manual_seed(3)
+        assert torch.equal(got, ask(model, ids, **options))
+
+
+@torch.no_grad()
+def test_each_new_token_is_one_step_of_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No forward pass over the past, and no other way around the fused step."""
+    model, calls = small_model(CosformerForCausalLM), []
+    for name in ("attention_step", "cosformer_attention"):
+        real = getattr(cosformer_kind, name)
+        monkeypatch.setattr(
+            cosformer_kind,
+            name,
+            lambda q, *a, _real=real, _name=name, **k: calls.append((_name, q.shape[2])) or _real(q, *a, **k),
+        )
+    ask(model, tokens(2, 11), max_new_tokens=4)
+    assert calls == [("cosformer_attention", 11)] * 2 + [("attention_step", 1)] * 6
 
 
 @torch.no_grad()
