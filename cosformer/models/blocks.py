@@ -5,9 +5,10 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from cosformer.models.cache import self_attention_cache
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import KINDS
-from cosformer.models.layout import Layout, self_attention_cache
+from cosformer.models.layout import Layout
 from cosformer.nn.mlp import MLP
 from cosformer.nn.positions import rotate
 

@@ -6,7 +6,7 @@ kind for each cosFormer block, beside ordinary layers of keys and values for the
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
+from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, Cache, CacheLayerMixin, EncoderDecoderCache
 
 from cosformer.ops.features import sum_dtype
 from cosformer.ops.state import AttentionState
@@ -147,3 +147,16 @@ STATIC_LAYER_TYPE_MAPPING[STATE_LAYER_TYPE] = StateLayer  # a state is as static
 def is_traced(x: Tensor) -> bool:
     """Whether Python runs once while the step runs many times: a compiler traces, or a CUDA graph captures."""
     return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def self_attention_cache(cache: Cache | None) -> Cache | None:
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def past_length(cache: Cache | None) -> int | Tensor:
+    """Tokens behind the new ones: a number, or a tensor where only the device knows. A state knows by itself."""
+    own = self_attention_cache(cache)
+    if own is None:
+        return 0
+    states = (layer for layer in own.layers if isinstance(layer, StateLayer))
+    return next(states, own).get_seq_length()

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 
-from cosformer.models.cache import StateLayer, is_traced
+from cosformer.models.cache import self_attention_cache
 from cosformer.models.configuration import CosformerConfig
 from cosformer.ops.packed import read_offsets
 
@@ -27,67 +27,6 @@ class Layout(NamedTuple):
     """[B, S] bool for the encoder's tokens."""
     shift: Tensor | None = None
     """[B] places by which padding moves the encoder's tokens against the decoder's; None: none."""
-
-
-def self_attention_cache(cache: Cache | None) -> Cache | None:
-    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-
-
-def check_cache(cache: Cache | None, config: CosformerConfig) -> None:
-    """A cache made without the config would hold layers of another kind, or none."""
-    own = self_attention_cache(cache)
-    if own is not None and len(own.layers) != config.num_hidden_layers:
-        raise ValueError(
-            f"past_key_values has {len(own.layers)} layers but the model has {config.num_hidden_layers}: make it with "
-            f"{type(own).__name__}(config=model.config), so that every block finds its own kind of layer"
-        )
-
-
-def past_length(cache: Cache | None) -> int | Tensor:
-    """Tokens behind the new ones: a number, or a tensor where only the device knows. A state knows by itself."""
-    own = self_attention_cache(cache)
-    if own is None:
-        return 0
-    states = (layer for layer in own.layers if isinstance(layer, StateLayer))
-    return next(states, own).get_seq_length()
-
-
-def check_length(config: CosformerConfig, past: int | Tensor, new: int) -> None:
-    """Refuses to pass the horizon, before anything is computed."""
-    if not config.has_longest:
-        return
-    if isinstance(past, Tensor):
-        if is_traced(past) or past.is_cuda:  # to read it would wait for the device
-            torch.ops.aten._assert_async.msg(past + new <= config.horizon, "the model's horizon is reached")
-            return
-        past = int(past)
-    if past + new > config.horizon:
-        held = f" after {past} in the cache" if past else ""
-        why = (
-            "weights past the horizon would turn negative"
-            if any(name == "cosformer" for name in config.attentions)
-            else "there is no learned position beyond it"
-        )
-        raise ValueError(
-            f"{new} tokens{held}, but the model's horizon is {config.horizon}: {why}. A horizon is part of what was "
-            f"trained: use fewer tokens, or train with CosformerConfig(horizon={past + new}) or more"
-        )
-
-
-def check_mask(mask: Tensor | None, batch: int, new: int, past: int | Tensor) -> None:
-    if mask is None:
-        return
-    if mask.dim() != 2:
-        raise ValueError(
-            f"attention_mask has shape {tuple(mask.shape)}: pass [B, S], 1 for real tokens and 0 for padding. A mask "
-            "that differs by query cannot be had in linear time"
-        )
-    if mask.shape[0] != batch or (isinstance(past, int) and mask.shape[1] != past + new):
-        cached = f" of which {past} are in the cache" if past else ""
-        raise ValueError(
-            f"attention_mask has shape {tuple(mask.shape)} for {batch} rows of {past + new} tokens{cached}: "
-            "it covers every token so far, those in the cache too"
-        )
 
 
 def positions_of(

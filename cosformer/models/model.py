@@ -13,21 +13,12 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from transformers.utils.generic import can_return_tuple
 
 from cosformer.models.blocks import CosformerBlock, make_norm
+from cosformer.models.cache import past_length
 from cosformer.models.checkpoints import explain
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.configuration_checks import check_config
-from cosformer.models.layout import (
-    Layout,
-    check_cache,
-    check_length,
-    check_mask,
-    leading_padding,
-    packed_offsets,
-    past_length,
-    positions_of,
-    softmax_mask,
-    softmax_sizes,
-)
+from cosformer.models.input_checks import check_cache, check_length, check_mask, check_target_start
+from cosformer.models.layout import Layout, leading_padding, packed_offsets, positions_of, softmax_mask, softmax_sizes
 from cosformer.nn.positions import rotary_tables, sinusoidal
 
 
@@ -118,6 +109,10 @@ class CosformerModel(CosformerPreTrainedModel):
             )
         x, layout = self._enter(x, attention_mask, position_ids, past_key_values, token_type_ids, offsets)
         if encoder_hidden_states is not None:
+            if not self.config.add_cross_attention:
+                raise ValueError("encoder_hidden_states for a model without cross attention: they would be ignored")
+            mask = attention_mask if isinstance(attention_mask, Tensor) else None
+            check_target_start(mask, x.shape[1], past_key_values)
             layout = _beside_encoder(layout, encoder_hidden_states, encoder_attention_mask, past_key_values)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states

@@ -78,8 +78,41 @@ def test_cached_logits_are_those_of_one_pass(attention: str, target_side: str, k
         assert cache.get_seq_length() == 12
 
 
-def by_hand(model: Any, source: Tensor) -> Tensor:
-    out = torch.tensor([[START]])
+def test_a_row_that_begins_too_late_is_refused() -> None:
+    model = make()
+    out, mask = padded([tokens(3), tokens(9)], "left")
+    cache = caches(model, 9, "dynamic")
+    first = {"input_ids": tokens(2, 9), "past_key_values": cache}
+    model(**first, decoder_input_ids=out[:, :4], decoder_attention_mask=mask[:, :4])
+    with pytest.raises(ValueError, match="begins after the first piece"):
+        model(**first, decoder_input_ids=out[:, 4:], decoder_attention_mask=mask)
+
+
+def test_a_cache_without_a_place_for_the_encoder_is_refused() -> None:
+    model = make()
+    with pytest.raises(ValueError, match="EncoderDecoderCache"):
+        model(tokens(1, 9), decoder_input_ids=tokens(1, 3), past_key_values=DynamicCache(config=model.config))
+    with pytest.raises(ValueError, match="without cross attention"):
+        model.model.encoder(tokens(1, 9), encoder_hidden_states=torch.zeros(1, 9, 32))
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@torch.no_grad()
+def test_begun_targets_of_unequal_length_are_continued(attention: str) -> None:
+    model = make(attention=ATTENTIONS[attention], positions="learned")
+    sources = [tokens(n, seed=n) for n in (4, 17)]
+    begun = [torch.cat([torch.tensor([START]), tokens(n, seed=n + 9)]) for n in (6, 2)]
+    (ids, mask), (out, out_mask) = padded(sources, "left"), padded(begun, "left")
+    got = model.generate(
+        ids, attention_mask=mask, decoder_input_ids=out, decoder_attention_mask=out_mask, max_new_tokens=NEW,
+        do_sample=False,
+    )  # fmt: skip
+    for i, (source, row) in enumerate(zip(sources, begun, strict=True)):
+        assert torch.equal(got[i, 7:], by_hand(model, source, row)[len(row) :])
+
+
+def by_hand(model: Any, source: Tensor, begun: Tensor | None = None) -> Tensor:
+    out = torch.tensor([[START]]) if begun is None else begun[None]
     for _ in range(NEW):
         step = model(source[None], decoder_input_ids=out, use_cache=False).logits[:, -1:].argmax(-1)
         out = torch.cat([out, step], 1)
