@@ -75,12 +75,14 @@ def configurations() -> dict[str, str]:
 def commit() -> str | None:
     """The commit of the checkout this package lies in, with `+` for uncommitted changes.
 
-    Without a checkout (an installed copy, files carried to a machine that has no git) what the environment variable
-    COSFORMER_COMMIT says, else None.
+    The environment variable COSFORMER_COMMIT knows better: files carried to another machine may lie in a checkout of an
+    older commit there, or in none. An installed copy has no commit.
     """
-    here, told = Path(__file__).resolve().parents[2], os.environ.get(COMMIT_VARIABLE) or None
-    if not (here / ".git").exists():
+    here = Path(__file__).resolve().parents[2]
+    if told := os.environ.get(COMMIT_VARIABLE):
         return told
+    if not (here / ".git").exists():
+        return None
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
@@ -88,7 +90,7 @@ def commit() -> str | None:
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "cosformer") else "")
     except (OSError, subprocess.CalledProcessError):
-        return told
+        return None
 
 
 def command() -> str:

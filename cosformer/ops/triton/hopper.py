@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 import triton
 from torch import Tensor
+from triton.compiler import CompiledKernel
+from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cosformer.ops.features import conjugate, empty_like_rows, turn
@@ -43,8 +45,28 @@ def takes(*inputs: Tensor) -> bool:
 
 
 def _rows(x: Tensor) -> TensorDescriptor:
-    strides = [s if n > 1 else WIDEST for n, s in zip(x.shape[:3], x.stride()[:3], strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, CHUNK, WIDEST], kernels.ROWS.value)
+    """What `takes` has checked already is not checked again: that would take longer than the launch."""
+    made = object.__new__(TensorDescriptor)
+    made.base, made.shape, made.padding = x, list(x.shape), "zero"
+    made.strides = [s if n > 1 else WIDEST for n, s in zip(x.shape, x.stride(), strict=True)]
+    made.strides[3] = 1
+    made.block_shape, made.layout = [1, 1, CHUNK, WIDEST], kernels.ROWS.value
+    return made
+
+
+_compiled: dict[tuple, CompiledKernel] = {}
+
+
+def _launch(kernel: GluonJITFunction, programs: int, *args: object, **flags: object) -> None:
+    """Triton's own way to a compiled kernel looks at every argument each time, which takes longer than a short kernel.
+    These kernels are compiled for their flags alone, so the flags find them."""
+    wide = tuple(type(x) is int and x >= 2**31 for x in args)
+    key = (kernel.__name__, torch.cuda.current_device(), wide, *flags.items())
+    found = _compiled.get(key)
+    if found is None:
+        _compiled[key] = kernel[(programs,)](*args, **flags)
+    else:
+        found[(programs, 1, 1)](*args, *(flags[name] for name in kernel.arg_names[len(args) :]))
 
 
 def _absolute(state: Tensor, seen_from: int | Tensor, theta: float) -> Tensor:
@@ -115,7 +137,9 @@ class Call:
             "K": self.kw, "V": self.vw, "MAP": problem.feature_map, "PACKED": packed, "CAUSAL": problem.causal,
         }  # fmt: skip
         self.by_hand = packed or (problem.causal and q.shape[2] != k.shape[2])
-        self.last_key = torch.tensor(sequences.k_lengths, dtype=torch.float64) - 1
+
+    def last_key(self) -> Tensor:
+        return torch.tensor(self.sequences.k_lengths, dtype=torch.float64) - 1
 
     def place(self, cut: Cut) -> tuple[Tensor, Tensor, Tensor]:
         return (*self.sides, self.nothing if cut.table is None else cut.table)
@@ -158,8 +182,9 @@ class Call:
     def sum_keys(self, normed: bool) -> Tensor:
         """What each stretch of keys adds."""
         states, cut = self.empty_states(self.keys.slots, self.heads_k), self.keys
-        kernels.sum_kernel[(cut.slots * self.heads_k,)](
-            _rows(self.k), _rows(self.v), self.nothing, self.nothing, self.mask, states, *self.place(cut),
+        _launch(
+            kernels.sum_kernel, cut.slots * self.heads_k, _rows(self.k), _rows(self.v), self.nothing, self.nothing,
+            self.mask, states, *self.place(cut),
             *self.sizes(cut, self.heads_k), QUERIES=False, SCALED=False, NORMED=normed,
             MASKED=self.mask is not self.nothing, **self.flags,
         )  # fmt: skip
@@ -172,8 +197,9 @@ class Call:
         )  # fmt: skip
         if not divided:
             states.zero_()
-        kernels.sum_kernel[(cut.slots * self.heads_q,)](
-            _rows(self.q), _rows(do), z, extra, self.nothing, states, *self.place(cut),
+        _launch(
+            kernels.sum_kernel, cut.slots * self.heads_q, _rows(self.q), _rows(do), z, extra, self.nothing, states,
+            *self.place(cut),
             *self.sizes(cut, self.heads_q), QUERIES=True, SCALED=divided, NORMED=divided, MASKED=False, **self.flags,
         )  # fmt: skip
         return states
@@ -202,8 +228,9 @@ def forward(
     if walk_out:
         total = call.empty_states(len(sequences), call.heads_k)
     cut = call.queries
-    kernels.forward_kernel[(cut.slots * call.heads_q,)](
-        *map(_rows, (q, k, v, o)), o, z, call.mask, call.nothing if states is None else states,
+    _launch(
+        kernels.forward_kernel, cut.slots * call.heads_q, *map(_rows, (q, k, v, o)), o, z, call.mask,
+        call.nothing if states is None else states,
         total if walk_out else call.nothing, *call.place(cut), *o.stride()[:3],
         *call.sizes(cut, call.heads_q), GROUP=call.heads_q // call.heads_k, BY_HAND=call.by_hand, NORMED=normed,
         DIVIDED=problem.normalize,
@@ -211,7 +238,7 @@ def forward(
     )  # fmt: skip
     if not problem.return_state or total is None:
         return Results(o, z, z.new_empty(0), z.new_empty(0))
-    return Results(o, z, *call.parted(total, call.last_key))
+    return Results(o, z, *call.parted(total, call.last_key()))
 
 
 def backward(
@@ -225,13 +252,14 @@ def backward(
     dq, extra = empty_like_rows(q, call.kw), torch.empty_like(z)
     states, _ = call.states_of_keys(call.joined(state, norm, -1), divided)
     cut = call.queries
-    kernels.backward_q_kernel[(cut.slots * heads,)](
-        *map(_rows, (q, k, v, o, do, dq)), dq, z, extra, call.mask, call.nothing if states is None else states,
+    _launch(
+        kernels.backward_q_kernel, cut.slots * heads, *map(_rows, (q, k, v, o, do, dq)), dq, z,
+        extra, call.mask, call.nothing if states is None else states,
         *call.place(cut), *dq.stride()[:3], *call.sizes(cut, heads), BY_HAND=call.by_hand, NORMED=divided,
         STATE_IN=states is not None, **flags,
     )  # fmt: skip
     del states
-    init, total = call.joined(dstate, dnorm, call.last_key), None
+    init, total = None if dstate is None else call.joined(dstate, dnorm, call.last_key()), None
     if init is not None and group > 1:  # counted once
         init = torch.stack([init, *[torch.zeros_like(init)] * (group - 1)], 2).flatten(1, 2)
     if causal and call.queries.whole:
@@ -245,8 +273,9 @@ def backward(
         total = call.empty_states(len(sequences), heads)
     dk, dv = empty_like_rows(k, call.kw, heads), empty_like_rows(v, call.vw, heads)
     cut = call.keys
-    kernels.backward_kv_kernel[(cut.slots * heads,)](
-        *map(_rows, (q, k, v, do, dk, dv)), dk, dv, z, extra, call.mask, call.nothing if states is None else states,
+    _launch(
+        kernels.backward_kv_kernel, cut.slots * heads, *map(_rows, (q, k, v, do, dk, dv)), dk, dv,
+        z, extra, call.mask, call.nothing if states is None else states,
         total if walk_out else call.nothing, *call.place(cut), dk.stride(1), dk.stride(2), dv.stride(1), dv.stride(2),
         *call.sizes(cut, heads), DIVIDED=divided, NORMED=divided or dnorm is not None, STATE_IN=states is not None,
         STATE_OUT=walk_out, **flags,

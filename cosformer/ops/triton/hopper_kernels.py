@@ -28,6 +28,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language import PropagateNan
 
+# Numbers that no kernel is compiled for anew
+SIZES = (
+    "o_sb", "o_sh", "o_st", "x_sb", "x_sh", "x_st", "dk_sh", "dk_st", "dv_sh", "dv_st", "m_sb", "m_st", "heads",
+    "length_q", "length_k", "stretch", "stretches",
+)  # fmt: skip
 SPREADS = gl.constexpr(PropagateNan.ALL)
 C = gl.constexpr(64)  # positions of a chunk, and the width of a tile
 ONES = gl.constexpr(16)
@@ -225,6 +230,7 @@ def write_rows(s_x, d_x, p_x, x_sb, x_sh, x_st, i_b, i_head, row, low, left, D: 
     if BY_HAND:
         b_x = s_x.reshape([C, C]).load(LINES)
         o_c, o_d = gl.arange(0, C, gl.SliceLayout(1, LINES)), gl.arange(0, C, gl.SliceLayout(0, LINES))
+        x_st = gl.multiple_of(x_st, 8)  # as all that comes here has
         p_x += i_b.to(gl.int64) * x_sb + i_head.to(gl.int64) * x_sh + row.to(gl.int64) * x_st
         m = ((o_c >= low) & (o_c < left))[:, None] & (o_d < D)[None, :]
         gl.store(p_x + (o_c[:, None] * x_st + o_d[None, :]), b_x, mask=m)
@@ -271,7 +277,7 @@ def row_numbers(p_x, rows_x, row, length, LAYOUT: gl.constexpr, other):
     return gl.load(p_x + rows_x + o_c, mask=(o_c >= 0) & (o_c < length), other=other)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
 def sum_kernel(
     d_b, d_c, p_z, p_extra, p_mask, p_h, p_cu_q, p_cu_k, p_slots, m_sb, m_st, heads, length_q, length_k, stretch,
     stretches, theta, eps,
@@ -340,7 +346,7 @@ def sum_kernel(
     store_state(b_hc, b_hs, b_nc, b_ns, p_h, slot * heads + i_head, K, V, NORMED)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
 def forward_kernel(
     d_q, d_k, d_v, d_o, p_o, p_z, p_mask, p_h, p_h_out, p_cu_q, p_cu_k, p_slots, o_sb, o_sh, o_st, m_sb, m_st,
     heads, length_q, length_k, stretch, stretches, theta, eps,
@@ -460,7 +466,7 @@ def forward_kernel(
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
 def backward_q_kernel(
     d_q, d_k, d_v, d_o, d_g, d_dq, p_dq, p_z, p_extra, p_mask, p_h, p_cu_q, p_cu_k, p_slots, x_sb, x_sh, x_st, m_sb,
     m_st, heads, length_q, length_k, stretch, stretches, theta, eps,
@@ -589,7 +595,7 @@ def backward_q_kernel(
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
 def backward_kv_kernel(
     d_q, d_k, d_v, d_g, d_dk, d_dv, p_dk, p_dv, p_z, p_extra, p_mask, p_h, p_h_out, p_cu_q, p_cu_k,
     p_slots, dk_sh, dk_st, dv_sh, dv_st, m_sb, m_st, heads, length_q, length_k, stretch, stretches, theta, eps,
