@@ -73,6 +73,11 @@ def packed_offsets(
     return offsets
 
 
+def longest_of(offsets: Tensor) -> int:
+    """The longest of packed sequences; 1 while a graph is made, where the operator looks when it runs."""
+    return 1 if torch.compiler.is_compiling() else int(offsets.diff().max())
+
+
 def softmax_mask(
     mask: Tensor | None, *, new: int, past: int | Tensor, keys: int, causal: bool, device: torch.device
 ) -> Tensor | None:

@@ -18,7 +18,15 @@ from cosformer.models.checkpoints import explain
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.configuration_checks import check_config
 from cosformer.models.input_checks import check_cache, check_length, check_mask, check_target_start
-from cosformer.models.layout import Layout, leading_padding, packed_offsets, positions_of, softmax_mask, softmax_sizes
+from cosformer.models.layout import (
+    Layout,
+    leading_padding,
+    longest_of,
+    packed_offsets,
+    positions_of,
+    softmax_mask,
+    softmax_sizes,
+)
 from cosformer.nn.positions import rotary_tables, sinusoidal
 
 
@@ -94,7 +102,11 @@ class CosformerModel(CosformerPreTrainedModel):
         position_ids are taken as given; without them they follow the mask, so padding may be on either side. In one row
         without a mask, position_ids that start again mark packed sequences too.
         """
-        refuse_attentions(kwargs)
+        if kwargs.get("output_attentions", self.config.output_attentions):
+            raise ValueError(
+                "output_attentions=True: linear attention never forms the weights; cosformer.attention_weights makes "
+                "them from q and k, in quadratic time"
+            )
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds: exactly one says which tokens these are")
         x: Any = inputs_embeds if input_ids is None else self.embed_tokens(input_ids)
@@ -135,7 +147,12 @@ class CosformerModel(CosformerPreTrainedModel):
         if use_cache and not config.causal:
             raise ValueError("use_cache=True in an encoder: every token sees the later ones, so nothing can be kept")
         if self.gradient_checkpointing and self.training:
-            return None  # a checkpointed block runs twice
+            if cache is not None:
+                raise ValueError(
+                    "past_key_values with gradient checkpointing: a checkpointed block runs twice and would count its "
+                    "tokens twice; pass the whole sequence, or call gradient_checkpointing_disable()"
+                )
+            return None
         if use_cache and cache is None:
             cache = DynamicCache(config=config)
             if config.add_cross_attention:
@@ -150,7 +167,7 @@ class CosformerModel(CosformerPreTrainedModel):
         """Embeddings with positions and all, and the layout every block will need."""
         config, (batch, new, _) = self.config, x.shape
         past, mask = past_length(cache), attention_mask if isinstance(attention_mask, Tensor) else None
-        check_length(config, past, new if offsets is None else int(offsets.diff().max()))
+        check_length(config, past, new if offsets is None else longest_of(offsets))
         check_mask(mask, batch, new, past)
         layout = Layout(offsets=offsets)
         if isinstance(attention_mask, dict):
@@ -172,7 +189,8 @@ class CosformerModel(CosformerPreTrainedModel):
             assert config.head_dim is not None
             layout = layout._replace(rotary=rotary_tables(position_ids, config.head_dim, config.rotary_base, x.dtype))
         if self.embed_types is not None:
-            x = x + (self.embed_types.weight[0] if token_type_ids is None else self.embed_types(token_type_ids))
+            none = torch.zeros(1, 1, dtype=torch.int64, device=x.device)
+            x = x + self.embed_types(none if token_type_ids is None else token_type_ids)
         if self.embed_norm is not None:
             x = self.embed_norm(x)
         return F.dropout(x, config.hidden_dropout, self.training), layout
@@ -212,11 +230,3 @@ def _beside_encoder(layout: Layout, encoded: Tensor, mask: Tensor | None, cache:
         before = leading_padding(layout.key_mask)
         shift = -before if shift is None else shift - before
     return layout._replace(shift=shift)
-
-
-def refuse_attentions(kwargs: dict[str, Any]) -> None:
-    if kwargs.get("output_attentions"):
-        raise ValueError(
-            "output_attentions=True: linear attention never forms the weights; cosformer.attention_weights makes them "
-            "from q and k, in quadratic time"
-        )

@@ -51,6 +51,20 @@ def test_a_compiled_model_is_one_graph_for_all_lengths(attention: str) -> None:
     assert count.graphs == 1
 
 
+def test_packed_sequences_compile_too() -> None:
+    model, count = small_model(CosformerForCausalLM, positions="learned"), Counting()
+    compiled = torch.compile(model, backend=count, fullgraph=True, dynamic=True)
+    for sizes in ((5, 13), (20, 9), (2, 40)):
+        ids, cu = tokens(1, sum(sizes)), torch.tensor([0, sizes[0], sum(sizes)])
+        want = model(ids, cu_seqlens=cu, labels=ids)
+        got = compiled(ids, cu_seqlens=cu, labels=ids)
+        assert_close(got.logits, want.logits, **CLOSE)
+        assert_close(got.loss, want.loss, **CLOSE)
+    assert count.graphs <= 2
+    with pytest.raises(RuntimeError, match="takes packed sequences as cu_seqlens"):
+        torch.compile(model, backend="eager")(tokens(1, 6), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+
+
 def test_a_compiled_model_trains() -> None:
     model = small_model(CosformerForCausalLM).train()
     ids, grads = tokens(2, 20), []

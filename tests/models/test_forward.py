@@ -207,6 +207,14 @@ def test_checkpointing_changes_no_gradient(cls: type) -> None:
         assert_close(a, b, rtol=1e-5, atol=1e-7)
 
 
+def test_checkpointing_refuses_a_cache() -> None:
+    model = small_model(CosformerForCausalLM).train()
+    cache = model(tokens(1, 5), use_cache=True).past_key_values
+    model.gradient_checkpointing_enable()
+    with pytest.raises(ValueError, match="runs twice"):
+        model(tokens(1, 5), past_key_values=cache)
+
+
 def test_every_parameter_gets_a_gradient() -> None:
     for options in ({}, {"normalizer": "norm", "positions": "learned", "mlp": "swiglu"}):
         model = small_model(CosformerForCausalLM, **options).train()
