@@ -1,5 +1,6 @@
 """Decoder, encoder, encoder–decoder as models of transformers. Importing this registers them with its Auto classes."""
 
+import cosformer.models.requirement  # noqa: F401  isort: skip  (before transformers is asked for more)
 from transformers import (
     AutoConfig,
     AutoModel,

@@ -1,5 +1,7 @@
 """CosformerConfig: presets, what is filled in, what is saved, and what is refused with which words."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -133,3 +135,15 @@ def test_a_new_kind_works_in_the_same_models(monkeypatch: pytest.MonkeyPatch) ->
         small_config(attention="averaging", is_encoder_decoder=True)
     with pytest.raises(ValueError, match="already"):
         register_attention("softmax", Averaging)
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "words"),
+    [("None", "pip install 'cosformer[models]'"), ("types.SimpleNamespace(__version__='5.16.1')", "5.17 or newer")],
+    ids=["missing", "too-old"],
+)
+def test_without_a_fitting_transformers_it_says_so(stand_in: str, words: str) -> None:
+    program = f"import sys, types; sys.modules['transformers'] = {stand_in}; import cosformer.models"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert words in done.stderr.splitlines()[-1]
