@@ -14,7 +14,7 @@ LAYERS = ["ops", "nn", "models", "rivals", "tasks", "training", "bench", "cli"]
 MAY_IMPORT = {
     "ops": {"torch"},
     "nn": {"torch"},
-    "models": {"torch", "transformers", "huggingface_hub"},
+    "models": {"torch", "transformers", "huggingface_hub", "safetensors", "tokenizers"},
     "bench": {"torch", "matplotlib"},
     "cli": {"torch", "typer", "rich", "matplotlib"},
 }

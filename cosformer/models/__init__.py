@@ -24,6 +24,7 @@ from cosformer.models.encoder_decoder import CosformerEncoderDecoderModel, Cosfo
 from cosformer.models.language_models import CosformerForCausalLM, CosformerForMaskedLM
 from cosformer.models.model import CosformerModel, CosformerPreTrainedModel
 from cosformer.models.softmax_kind import SoftmaxKind
+from cosformer.models.tokenizers import byte_tokenizer, train_tokenizer
 
 __all__ = [
     "KINDS",
@@ -41,7 +42,9 @@ __all__ = [
     "CosformerPreTrainedModel",
     "SoftmaxKind",
     "StateLayer",
+    "byte_tokenizer",
     "register_attention",
+    "train_tokenizer",
 ]
 
 AutoConfig.register("cosformer", CosformerConfig, exist_ok=True)
