@@ -1,9 +1,12 @@
 """The operator as torch sees it: registered with torch.library, so that it compiles, exports and differentiates.
 
 Real implementation, fake tensors, gradient, second gradient and vmap of `cosformer::attention`, and the decoding step.
+Registered by hand for the two operators of training: `torch.library.custom_op` and `register_autograd` do the same with
+checks at every call that cost more CPU time than the launch of a kernel.
 """
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -27,6 +30,9 @@ def _sequences(
     if horizon == 0:
         return sequences, sequences.longest
     held = past.reshape(-1).tolist() if past is not None else [0]
+    if not sequences.packed:
+        check_horizon(horizon, max(q.shape[2], k.shape[2]), max(held))
+        return sequences, horizon
     held = held * len(sequences) if len(held) == 1 else held
     lengths = zip(sequences.q_lengths, sequences.k_lengths, held, strict=True)
     longest = max(((max(t, s), n) for t, s, n in lengths), key=sum)
@@ -45,7 +51,37 @@ def _in_layout(result: Tensor, like: Tensor) -> Tensor:
     return result if as_promised else empty_like_rows(like, result.shape[3]).copy_(result)
 
 
-@torch.library.custom_op("cosformer::attention", mutates_args=())
+_LIBRARY = torch.library.Library("cosformer", "FRAGMENT")
+
+
+def _define(name: str, function: Callable) -> None:
+    schema = torch.library.infer_schema(function, mutates_args=())
+    _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+
+
+def _differentiable(name: str, setup: Callable, backward: Callable) -> None:
+    """Gradients of an operator: `setup(ctx, inputs, output)` keeps what `backward(ctx, *gradients)` needs."""
+    operator = getattr(torch.ops.cosformer, name).default
+
+    def below(*inputs: object) -> object:
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*inputs)
+
+    class Differentiable(torch.autograd.Function):
+        forward = staticmethod(below)
+        setup_context = staticmethod(setup)
+
+    Differentiable.backward = staticmethod(backward)  # type: ignore[method-assign]
+    Differentiable.__name__ = name
+
+    def dispatch(*inputs: object) -> object:
+        wanted = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+        return Differentiable.apply(*inputs) if wanted else below(*inputs)
+
+    _LIBRARY.impl(name, dispatch, "Autograd")
+
+
 def _attention(
     q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None,
     state: Tensor | None, norm: Tensor | None, past: Tensor | None, causal: bool, horizon: int, feature_map: str,
@@ -58,7 +94,10 @@ def _attention(
     return _in_layout(o, q), z, sums, norms
 
 
-@_attention.register_fake
+_define("attention", _attention)
+
+
+@torch.library.register_fake("cosformer::attention", lib=_LIBRARY)
 def _(
     q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None,
     state: Tensor | None, norm: Tensor | None, past: Tensor | None, causal: bool, horizon: int, feature_map: str,
@@ -73,7 +112,6 @@ def _(
     )  # fmt: skip
 
 
-@torch.library.custom_op("cosformer::attention_backward", mutates_args=())
 def _attention_backward(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, state: Tensor | None, norm: Tensor | None,
@@ -89,7 +127,10 @@ def _attention_backward(
     return _in_layout(dq, q), _in_layout(dk, k), _in_layout(dv, v), ds, dn
 
 
-@_attention_backward.register_fake
+_define("attention_backward", _attention_backward)
+
+
+@torch.library.register_fake("cosformer::attention_backward", lib=_LIBRARY)
 def _(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, state: Tensor | None, norm: Tensor | None,
@@ -132,7 +173,7 @@ def _backward(ctx, do, dz, dstate, dnorm):
     return (dq, dk, dv, None, None, None, None if state is None else ds, None if norm is None else dn, None, *nothing)
 
 
-_attention.register_autograd(_backward, setup_context=_setup)
+_differentiable("attention", _setup, _backward)
 
 
 def _setup_double(ctx, inputs, output) -> None:
@@ -172,7 +213,7 @@ def _double_backward(ctx, *grads):
     return (*d_outer, dq, dk, dv, None, None, None, None, None, ds, dn, None, *(None,) * len(ctx.options))
 
 
-_attention_backward.register_autograd(_double_backward, setup_context=_setup_double)
+_differentiable("attention_backward", _setup_double, _double_backward)
 
 
 def _fold(info, in_dims, args, tensors: int):
@@ -198,16 +239,20 @@ def _refuse_packed(*tensors: Tensor | None) -> None:
         )
 
 
-@_attention.register_vmap
-def _(info, in_dims, *args):
+def _vmap_attention(info, in_dims, *args):
     _refuse_packed(args[4], args[5], args[8])
     return _unfold(info, torch.ops.cosformer.attention(*_fold(info, in_dims, args, _TENSORS)))
 
 
-@_attention_backward.register_vmap
-def _(info, in_dims, *args):
+torch.library.register_vmap("cosformer::attention", _vmap_attention, lib=_LIBRARY)
+
+
+def _vmap_attention_backward(info, in_dims, *args):
     _refuse_packed(args[9], args[10], args[13])
     return _unfold(info, torch.ops.cosformer.attention_backward(*_fold(info, in_dims, args, 14)))
+
+
+torch.library.register_vmap("cosformer::attention_backward", _vmap_attention_backward, lib=_LIBRARY)
 
 
 def step(
