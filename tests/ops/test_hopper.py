@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
+
+from cosformer import cosformer_attention
 
 pytest.importorskip("triton", reason="Triton is not installed")
 hopper = pytest.importorskip("cosformer.ops.triton.hopper", reason="this Triton has no Gluon")
+launch = pytest.importorskip("cosformer.ops.triton.launch")
+
 KERNELS = ("sum_kernel", "forward_kernel", "backward_q_kernel", "backward_kv_kernel")
 
 
@@ -92,3 +97,25 @@ def test_scan_between_stretches(packed: bool, reverse: bool) -> None:
             torch.testing.assert_close(got[j].double(), running, rtol=1e-5, atol=1e-5)
             running = running + x[j]
         torch.testing.assert_close(total[i].double(), running, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # the interpreter itself, triton 3.6
+def test_kernels_that_do_not_compile_give_way_and_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise hopper.Unusable("Triton 9 does not compile forward_kernel: no such layout")
+
+    for name, value in {"takes": lambda *_: True, "forward": refuse, "backward": refuse}.items():
+        monkeypatch.setattr(hopper, name, value)
+    monkeypatch.setattr(launch, "_hopper", lambda device: hopper)
+    monkeypatch.setattr(launch, "_given_up", [])
+    q, k, v = (torch.randn(1, 1, 10, 8, requires_grad=True) for _ in range(3))
+
+    def run() -> Tensor:
+        o = cosformer_attention(q, k, v, causal=True, backend="triton")
+        o.sum().backward()
+        return o
+
+    with pytest.warns(RuntimeWarning, match="no such layout"):
+        o = run()
+    torch.testing.assert_close(o, cosformer_attention(q, k, v, causal=True, backend="torch"))
+    run()  # a second warning would be an error

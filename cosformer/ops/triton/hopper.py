@@ -54,6 +54,15 @@ def _rows(x: Tensor) -> TensorDescriptor:
     return made
 
 
+def _eighths(x: Tensor) -> tuple[int, ...]:
+    """Strides of batch, heads and time, in steps of 16 bytes."""
+    return tuple(s // 8 for s in x.stride()[:3])
+
+
+class Unusable(RuntimeError):
+    """This Triton does not compile these kernels: Gluon is young and changes."""
+
+
 _compiled: dict[tuple, CompiledKernel] = {}
 
 
@@ -64,7 +73,12 @@ def _launch(kernel: GluonJITFunction, programs: int, *args: object, **flags: obj
     key = (kernel.__name__, torch.cuda.current_device(), wide, *flags.items())
     found = _compiled.get(key)
     if found is None:
-        _compiled[key] = kernel[(programs,)](*args, **flags)
+        try:
+            _compiled[key] = kernel[(programs,)](*args, **flags)
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except Exception as error:
+            raise Unusable(f"Triton {triton.__version__} does not compile {kernel.__name__}: {error}") from error
     else:
         found[(programs, 1, 1)](*args, *(flags[name] for name in kernel.arg_names[len(args) :]))
 
@@ -231,7 +245,7 @@ def forward(
     _launch(
         kernels.forward_kernel, cut.slots * call.heads_q, *map(_rows, (q, k, v, o)), o, z, call.mask,
         call.nothing if states is None else states,
-        total if walk_out else call.nothing, *call.place(cut), *o.stride()[:3],
+        total if walk_out else call.nothing, *call.place(cut), *_eighths(o),
         *call.sizes(cut, call.heads_q), GROUP=call.heads_q // call.heads_k, BY_HAND=call.by_hand, NORMED=normed,
         DIVIDED=problem.normalize,
         MASKED=key_mask is not None, STATE_IN=states is not None, STATE_OUT=walk_out, **call.flags,
@@ -255,7 +269,7 @@ def backward(
     _launch(
         kernels.backward_q_kernel, cut.slots * heads, *map(_rows, (q, k, v, o, do, dq)), dq, z,
         extra, call.mask, call.nothing if states is None else states,
-        *call.place(cut), *dq.stride()[:3], *call.sizes(cut, heads), BY_HAND=call.by_hand, NORMED=divided,
+        *call.place(cut), *_eighths(dq), *call.sizes(cut, heads), BY_HAND=call.by_hand, NORMED=divided,
         STATE_IN=states is not None, **flags,
     )  # fmt: skip
     del states
@@ -276,7 +290,7 @@ def backward(
     _launch(
         kernels.backward_kv_kernel, cut.slots * heads, *map(_rows, (q, k, v, do, dk, dv)), dk, dv,
         z, extra, call.mask, call.nothing if states is None else states,
-        total if walk_out else call.nothing, *call.place(cut), dk.stride(1), dk.stride(2), dv.stride(1), dv.stride(2),
+        total if walk_out else call.nothing, *call.place(cut), *_eighths(dk)[1:], *_eighths(dv)[1:],
         *call.sizes(cut, heads), DIVIDED=divided, NORMED=divided or dnorm is not None, STATE_IN=states is not None,
         STATE_OUT=walk_out, **flags,
     )  # fmt: skip

@@ -33,6 +33,7 @@ SIZES = (
     "o_sb", "o_sh", "o_st", "x_sb", "x_sh", "x_st", "dk_sh", "dk_st", "dv_sh", "dv_st", "m_sb", "m_st", "heads",
     "length_q", "length_k", "stretch", "stretches",
 )  # fmt: skip
+barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # its name since Triton 3.7
 SPREADS = gl.constexpr(PropagateNan.ALL)
 C = gl.constexpr(64)  # positions of a chunk, and the width of a tile
 ONES = gl.constexpr(16)
@@ -228,12 +229,16 @@ def write_rows(s_x, d_x, p_x, x_sb, x_sh, x_st, i_b, i_head, row, low, left, D: 
     behind the tensor's last; by hand where the next row belongs to another sequence, or a chunk begins before the
     first row, which the copy engine forbids."""
     if BY_HAND:
-        b_x = s_x.reshape([C, C]).load(LINES)
-        o_c, o_d = gl.arange(0, C, gl.SliceLayout(1, LINES)), gl.arange(0, C, gl.SliceLayout(0, LINES))
-        x_st = gl.multiple_of(x_st, 8)  # as all that comes here has
-        p_x += i_b.to(gl.int64) * x_sb + i_head.to(gl.int64) * x_sh + row.to(gl.int64) * x_st
-        m = ((o_c >= low) & (o_c < left))[:, None] & (o_d < D)[None, :]
-        gl.store(p_x + (o_c[:, None] * x_st + o_d[None, :]), b_x, mask=m)
+        if (low > 0) | (left < C):
+            b_x = s_x.reshape([C, C]).load(LINES)
+            o_c, o_d = gl.arange(0, C, gl.SliceLayout(1, LINES)), gl.arange(0, C, gl.SliceLayout(0, LINES))
+            # strides come as multiples of 8, so the compiler sees that 16 bytes can be stored at once
+            x_st *= 8
+            p_x += (i_b.to(gl.int64) * x_sb + i_head.to(gl.int64) * x_sh) * 8 + row.to(gl.int64) * x_st
+            m = ((o_c >= low) & (o_c < left))[:, None] & (o_d < D)[None, :]
+            gl.store(p_x + (o_c[:, None] * x_st + o_d[None, :]), b_x, mask=m)
+        else:
+            tma.async_copy_shared_to_global(d_x, [i_b, i_head, row, 0], s_x)
     else:
         tma.async_copy_shared_to_global(d_x, [i_b, i_head, row, 0], s_x)
 
@@ -315,7 +320,7 @@ def sum_kernel(
         b_b = mapped(rows(s_b, now).load(LINES), keep, LINES, K, MAP, EDGED)
         cos, sin = phases(cos0, sin0, chunk, theta)
         b_bc, b_bs = turned(b_b, cos, sin)
-        gl.thread_barrier()  # no product of the chunk before reads these any more
+        barrier()  # no product of the chunk before reads these any more
         s_bc.index(at_0).store(b_bc)
         s_bs.index(at_0).store(b_bs)
         s_values = rows(s_c, now)
@@ -328,7 +333,7 @@ def sum_kernel(
         if QUERIES and NORMED:
             s_1.index(at_0).store(in_two(row_numbers(p_extra, rows_b, row, size, SUMS1, 0.0), SUMS1))
         fence_async_shared()
-        gl.thread_barrier()
+        barrier()
         mbarrier.expect(bars.index(then), 2 * C * C * 2, pred=i + 1 < count)
         fetch(d_b, s_b, bars, then, i_b, i_head, at + row + C, i + 1 < count)
         fetch(d_c, s_c, bars, then, i_b, i_head, at + row + C, i + 1 < count)
@@ -407,7 +412,7 @@ def forward_kernel(
         cos, sin = phases(cos_q, sin_q, chunk, theta)
         b_qc, b_qs = turned(b_q, cos, sin)
         fence_async_shared()
-        gl.thread_barrier()
+        barrier()
         more = i + 1 < count
         mbarrier.expect(bars.index(then), BYTES, pred=more)
         fetch(d_q, s_q, bars, then, i_b, i_head, at_q + row + C, more)
@@ -441,7 +446,7 @@ def forward_kernel(
             if NORMED:
                 b_nc, b_ns = warpgroup_mma_wait(1 + DIVIDED, [nc, ns])
         tma.store_wait(0)
-        gl.thread_barrier()  # no product reads the state any more, nor the copy engine the last results
+        barrier()  # no product reads the state any more, nor the copy engine the last results
         if CAUSAL:
             s_hc.index(at_0).store(b_hc.to(BF16))
             s_hs.index(at_0).store(b_hs.to(BF16))
@@ -457,7 +462,7 @@ def forward_kernel(
             b_o = b_o * b_z[:, None]
         s_o.reshape([C, C]).store(b_o.to(BF16))
     fence_async_shared()
-    gl.thread_barrier()
+    barrier()
     row = first + (count - 1) * C - lead
     write_rows(s_o, d_o, p_o, o_sb, o_sh, o_st, i_b, i_head, at_q + row, -row, last - lead - row, V, BY_HAND)
     if STATE_OUT:  # noqa: SIM102 one is known at compile time
@@ -538,7 +543,7 @@ def backward_q_kernel(
         b_g = b_g.to(BF16)
         fence_async_shared()
         tma.store_wait(0)
-        gl.thread_barrier()
+        barrier()
         more = i + 1 < count
         mbarrier.expect(bars.index(STAGES), C * C * 2)
         tma.async_copy_global_to_shared(d_q, [i_b, i_head, at_q + row, 0], bars.index(STAGES), s_q.index(0))
@@ -575,7 +580,7 @@ def backward_q_kernel(
                 b_nc, b_ns = warpgroup_mma_wait(2, [nc, ns])
         b_qc, b_qs = warpgroup_mma_wait(0, [qc, qs])
         if CAUSAL:
-            gl.thread_barrier()  # no product reads the state any more
+            barrier()  # no product reads the state any more
             s_hc.index(at_0).store(b_hc.to(BF16))
             s_hs.index(at_0).store(b_hs.to(BF16))
             if NORMED:
@@ -588,7 +593,7 @@ def backward_q_kernel(
             b_dq = feature_map_gradient(b_dq, rows(s_q, 0).load(SUMS).to(F32), MAP)
         rows(s_q, 0).store(b_dq.to(BF16))
         fence_async_shared()
-        gl.thread_barrier()
+        barrier()
         write_rows(
             s_q.index(0), d_dq, p_dq, x_sb, x_sh, x_st, i_b, i_head, at_q + row, -row, last - lead - row, K, BY_HAND
         )  # fmt: skip
@@ -670,7 +675,7 @@ def backward_kv_kernel(
         b_kc, b_ks = turned(b_k, cos, sin)
         fence_async_shared()
         tma.store_wait(0)
-        gl.thread_barrier()
+        barrier()
         more = i + 1 < count
         mbarrier.expect(bars.index(then), BYTES, pred=more)
         fetch(d_k, s_k, bars, then, i_b, i_kv, at_k + chunk - C, more)
@@ -720,7 +725,7 @@ def backward_kv_kernel(
                 b_ec, b_es = warpgroup_mma_wait(2, [ec, es])
         b_kc, b_ks = warpgroup_mma_wait(0, [kc, ks])
         if CAUSAL:
-            gl.thread_barrier()  # no product reads the state any more
+            barrier()  # no product reads the state any more
             s_gc.index(at_0).store(b_gc.to(BF16))
             s_gs.index(at_0).store(b_gs.to(BF16))
             if DIVIDED:
@@ -733,10 +738,10 @@ def backward_kv_kernel(
             b_dk = gl.where(keep_out[:, None], b_dk, 0.0)
         rows(s_k, now).store(b_dk.to(BF16))
         fence_async_shared()
-        gl.thread_barrier()
+        barrier()
         left = last - chunk
-        write_rows(s_k.index(now), d_dk, p_dk, 0, dk_sh, dk_st, i_b, i_head, at_k + chunk, 0, left, K, PACKED)
-        write_rows(s_g.index(now), d_dv, p_dv, 0, dv_sh, dv_st, i_b, i_head, at_k + chunk, 0, left, V, PACKED)
+        write_rows(s_k.index(now), d_dk, p_dk, dk_sh * 0, dk_sh, dk_st, i_b, i_head, at_k + chunk, 0, left, K, PACKED)
+        write_rows(s_g.index(now), d_dv, p_dv, dv_sh * 0, dv_sh, dv_st, i_b, i_head, at_k + chunk, 0, left, V, PACKED)
     if STATE_OUT:  # noqa: SIM102
         if first == 0:
             store_state(

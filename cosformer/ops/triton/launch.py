@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 from types import ModuleType
 
 import torch
@@ -35,31 +36,56 @@ def _hopper(device: torch.device) -> ModuleType | None:
         return None
     try:
         from cosformer.ops.triton import hopper
-    except ImportError:
+    except (ImportError, AttributeError) as error:
+        _give_up(error)
         return None
     return hopper
+
+
+_given_up: list[Exception] = []
+
+
+def _give_up(error: Exception) -> None:
+    """The generic kernels run instead, and say so once."""
+    if not _given_up:
+        warnings.warn(
+            f"cosformer's kernels for Hopper cannot run, generic ones do, about three times slower: {error}",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
+    _given_up.append(error)
+
+
+def _fast(*tensors: Tensor) -> ModuleType | None:
+    hopper = None if _given_up else _hopper(tensors[0].device)
+    return hopper if hopper is not None and hopper.takes(*tensors) else None
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None,
     sequences: Sequences, problem: Problem,
 ) -> Results:  # fmt: skip
-    hopper = _hopper(q.device)
-    fast = hopper is not None and hopper.takes(q, k, v)
+    arguments = (q, k, v, key_mask, state, norm, sequences, problem)
     with torch.cuda.device_of(q):
-        return (hopper if fast else generic).forward(q, k, v, key_mask, state, norm, sequences, problem)
+        if (hopper := _fast(q, k, v)) is not None:
+            try:
+                return hopper.forward(*arguments)
+            except hopper.Unusable as error:
+                _give_up(error)
+        return generic.forward(*arguments)
 
 
 def backward(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
 ) -> Gradients:  # fmt: skip
-    hopper = _hopper(q.device)
-    fast = hopper is not None and hopper.takes(q, k, v, o, do)
+    arguments = (do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, sequences, problem)
     with torch.cuda.device_of(q):
-        return (hopper if fast else generic).backward(
-            do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, sequences, problem
-        )
+        if (hopper := _fast(q, k, v, o, do)) is not None:
+            try:
+                return hopper.backward(*arguments)
+            except hopper.Unusable as error:
+                _give_up(error)
+        return generic.backward(*arguments)
 
 
 def step(
