@@ -3,6 +3,7 @@
 import typer
 
 from cosformer.cli.bench import app as bench
+from cosformer.cli.convert import convert
 from cosformer.cli.demo import demo
 from cosformer.cli.env import env
 from cosformer.cli.tokenizer import app as tokenizer
@@ -10,6 +11,7 @@ from cosformer.cli.tokenizer import app as tokenizer
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(env)
 app.command()(demo)
+app.command()(convert)
 app.add_typer(bench, name="bench")
 app.add_typer(tokenizer, name="tokenizer")
 

@@ -53,7 +53,7 @@ class CosformerConfig(PreTrainedConfig):
     """Norms before attention and MLP and at the end (pre-norm); False: after each sum (post-norm, as BERT)."""
     norm_eps: float | int = 1e-6
     mlp: str = "gelu"
-    """gelu, gelu_tanh (GPT-2's) or swiglu."""
+    """gelu, gelu_tanh (GPT-2's), relu, silu, or swiglu (gated)."""
     attention_bias: bool = True
     mlp_bias: bool = True
     embedding_norm: bool = False

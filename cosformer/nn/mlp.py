@@ -1,4 +1,4 @@
-"""The two layers between attentions: plain with GELU, or gated with SiLU."""
+"""The two layers between attentions: plain with an activation, or gated with SiLU."""
 
 import functools
 from collections.abc import Callable
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),  # GPT-2's
+    "relu": F.relu,
+    "silu": F.silu,
     "swiglu": F.silu,  # gated
 }
 

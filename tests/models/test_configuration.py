@@ -67,7 +67,7 @@ WRONG = {
     "unknown in a list": ({"attention": ["softmax", "x"]}, "attention='x' is unknown"),
     "positions": ({"positions": "alibi"}, "positions='alibi' is unknown: use one of none, learned, sinusoidal, rotary"),
     "norm": ({"norm": "batchnorm"}, "use one of rmsnorm, layernorm"),
-    "mlp": ({"mlp": "relu"}, "use one of gelu, gelu_tanh, swiglu"),
+    "mlp": ({"mlp": "mish"}, "use one of gelu, gelu_tanh, relu, silu, swiglu"),
     "feature map": ({"feature_map": "exp"}, "feature_map='exp' is unknown"),
     "normalizer": ({"normalizer": "max"}, "use one of sum, norm"),
     "pooling": ({"pooling": "max"}, "use one of mean, first, last"),
