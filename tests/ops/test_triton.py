@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from comparing import assert_as_good_as_eager, worst
-from definition import Case, actual, eager, expected, sizes, with_gradients
+from comparing import worst
+from definition import Case
+from kernel_check import DEVICE, check
 
 from cosformer import AttentionState, attention_step, cosformer_attention
 
@@ -20,7 +21,6 @@ pytestmark = [
     ),  # the interpreter itself, triton 3.6
 ]
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
 
 SMALL = [
@@ -44,33 +44,6 @@ MAPS = [
     Case(T=20, S=30, H=2, Hkv=1, B=1, K=8, V=8, masked=True, feature_map=name, normalize=normalize)
     for name in ("relu", "identity", "leaky_relu", "elu1", "silu") for normalize in (True, False)
 ]  # fmt: skip
-
-
-def on_device(case: Case):
-    def run(q, k, v):
-        mask = case.key_mask()
-        if mask is None:
-            return actual(case, *(x.to(DEVICE) for x in (q, k, v)), "triton").cpu()
-        moved = replace(case)
-        object.__setattr__(moved, "key_mask", lambda: mask.to(DEVICE))
-        return actual(moved, *(x.to(DEVICE) for x in (q, k, v)), "triton").cpu()
-
-    return run
-
-
-def check(case: Case) -> None:
-    got = with_gradients(on_device(case), case)
-    twin = replace(case, causal=True) if case.past else case
-    same = with_gradients(lambda q, k, v: eager(twin, q, k, v), twin)
-    exact = with_gradients(lambda q, k, v: expected(case, q, k, v), case)
-    yardstick = exact if twin is case else with_gradients(lambda q, k, v: expected(twin, q, k, v), twin)
-    for name, size in sizes(case).items():
-        factor = 2 if name == "o" else 3
-        # a past of full attention has no quadratic form: its causal twin sets the size of the rounding
-        eager_like = exact[name] + (same[name].double() - yardstick[name])
-        assert_as_good_as_eager(
-            got[name], eager_like.to(got[name].dtype), exact[name], size=size, factor=factor, label=name
-        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

@@ -283,15 +283,18 @@ def backward(
         total = call.scan(states, call.queries, init, reverse=True)
         states = states if causal else total
     walk_out = state is not None and total is None
+    normed = divided or dnorm is not None
     if walk_out:
         total = call.empty_states(len(sequences), heads)
+        if not normed:  # the column of ones has no gradient, and no kernel writes one
+            total.zero_()
     dk, dv = empty_like_rows(k, call.kw, heads), empty_like_rows(v, call.vw, heads)
     cut = call.keys
     _launch(
         kernels.backward_kv_kernel, cut.slots * heads, *map(_rows, (q, k, v, do, dk, dv)), dk, dv,
         z, extra, call.mask, call.nothing if states is None else states,
         total if walk_out else call.nothing, *call.place(cut), *_eighths(dk)[1:], *_eighths(dv)[1:],
-        *call.sizes(cut, heads), DIVIDED=divided, NORMED=divided or dnorm is not None, STATE_IN=states is not None,
+        *call.sizes(cut, heads), DIVIDED=divided, NORMED=normed, STATE_IN=states is not None,
         STATE_OUT=walk_out, **flags,
     )  # fmt: skip
     if group > 1:

@@ -126,25 +126,16 @@ def mapped(x, keep, LAYOUT: gl.constexpr, K: gl.constexpr, MAP: gl.constexpr, ED
 @gluon.jit
 def where_is(i, heads, length_q, length_k, stretch, stretches, p_cu_q, p_cu_k, p_slots, PACKED: gl.constexpr):
     """Program i: its head, batch row, slot of states, first rows of queries and keys, lengths, and first position."""
+    zero = gl.to_tensor(0)
     if PACKED:
         i_head, slot = i % heads, i // heads
-        i_seq = gl.load(p_slots + 2 * slot)
-        first = gl.load(p_slots + 2 * slot + 1)
+        i_seq, first = gl.load(p_slots + 2 * slot), gl.load(p_slots + 2 * slot + 1)
         at_q, at_k = gl.load(p_cu_q + i_seq), gl.load(p_cu_k + i_seq)
-        return (
-            i_head,
-            0,
-            i_seq,
-            slot,
-            at_q,
-            at_k,
-            gl.load(p_cu_q + i_seq + 1) - at_q,
-            gl.load(p_cu_k + i_seq + 1) - at_k,
-            first,
-        )
+        len_q, len_k = gl.load(p_cu_q + i_seq + 1) - at_q, gl.load(p_cu_k + i_seq + 1) - at_k
+        return i_head, zero, i_seq, slot, at_q, at_k, len_q, len_k, first
     i_head, i_seq = (i // stretches) % heads, i // (stretches * heads)
     slot = i_seq * stretches + i % stretches
-    return i_head, i_seq, i_seq, slot, 0, 0, length_q, length_k, (i % stretches) * stretch
+    return i_head, i_seq, i_seq, slot, zero, zero, length_q, length_k, (i % stretches) * stretch
 
 
 @gluon.jit
@@ -233,7 +224,7 @@ def write_rows(s_x, d_x, p_x, x_sb, x_sh, x_st, i_b, i_head, row, low, left, D: 
             b_x = s_x.reshape([C, C]).load(LINES)
             o_c, o_d = gl.arange(0, C, gl.SliceLayout(1, LINES)), gl.arange(0, C, gl.SliceLayout(0, LINES))
             # strides come as multiples of 8, so the compiler sees that 16 bytes can be stored at once
-            x_st *= 8
+            x_st = x_st * 8
             p_x += (i_b.to(gl.int64) * x_sb + i_head.to(gl.int64) * x_sh) * 8 + row.to(gl.int64) * x_st
             m = ((o_c >= low) & (o_c < left))[:, None] & (o_d < D)[None, :]
             gl.store(p_x + (o_c[:, None] * x_st + o_d[None, :]), b_x, mask=m)

@@ -1,0 +1,260 @@
+"""Runs the Gluon kernels of cosformer/ops/triton/hopper_kernels.py on a CPU, one program after another.
+
+Gluon has no interpreter, but its kernels are Python: here their source is run with stand-ins for the language, torch
+tensors for tiles. Layouts and threads do not exist; what does is the order of things that run by themselves. A copy or
+a product takes place either at once or as late as the kernel allows (`late`): at its barrier or its wait. A wait that
+comes too early, a result used before it is there, or a buffer filled while it is still read shows as an error or as a
+wrong number in one of the two. Shared memory begins as NaN, and storing before the first row of a tensor is an error,
+as on the chip.
+"""
+
+import types
+from collections import deque
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import cosformer.ops.triton
+
+NAN = float("nan")
+
+
+class Pointer:
+    def __init__(self, flat: Tensor, at: Tensor | int) -> None:
+        self.flat, self.at = flat, at
+
+    def __add__(self, more: Tensor | int) -> "Pointer":
+        return Pointer(self.flat, self.at + more)
+
+    @staticmethod
+    def to(x: Tensor) -> "Pointer":
+        size = x.untyped_storage().nbytes() // x.element_size()
+        return Pointer(torch.as_strided(x, (size,), (1,), 0), x.storage_offset())
+
+
+class Shared:
+    def __init__(self, tile: Tensor) -> None:
+        self.tile = tile
+
+    def index(self, i: int) -> "Shared":
+        return Shared(self.tile[int(i)])
+
+    def reshape(self, shape: list[int]) -> "Shared":
+        return Shared(self.tile.view(shape))
+
+    def permute(self, order: tuple[int, ...]) -> "Shared":
+        return Shared(self.tile.permute(order))
+
+    def load(self, layout: object) -> Tensor:
+        return self.tile.clone()
+
+    def store(self, value: Tensor) -> None:
+        assert value.shape == self.tile.shape
+        assert value.dtype == self.tile.dtype
+        self.tile.copy_(value)
+
+
+class Product:
+    """A sum on its way: `done` once it was waited for."""
+
+    def __init__(self, value: Tensor, done: bool = True) -> None:
+        self.value, self.done = value, done
+
+
+class Chip:
+    """One program: its number, and what it has started and not waited for."""
+
+    def __init__(self, program: int, late: bool) -> None:
+        self.program, self.late = torch.tensor(program), late
+        self.products: deque = deque()
+        self.stores: list = []
+        self.language, self.tma, self.mbarrier = self._language(), self._tma(), self._mbarrier()
+
+    # --- products ------------------------------------------------------------------------------------------------
+    def mma(
+        self, a: Tensor | Shared, b: Shared, acc: Tensor | Product, *, use_acc: bool = True, is_async: bool = False
+    ) -> Product:
+        assert is_async
+        before = acc if isinstance(acc, Product) else Product(acc)
+        result = Product(torch.empty(0), done=False)
+
+        def run() -> None:
+            assert before.done
+            left = a.tile if isinstance(a, Shared) else a
+            assert left.dtype == b.tile.dtype == torch.bfloat16
+            product = left.float() @ b.tile.float()
+            result.value = before.value + product if use_acc else product
+            result.done = True
+
+        if self.late:
+            self.products.append(run)
+        else:
+            run()
+            self.products.append(lambda: None)
+        return result
+
+    def mma_wait(self, outstanding: int = 0, deps: list | None = None) -> Tensor | tuple[Tensor, ...]:
+        while len(self.products) > outstanding:
+            self.products.popleft()()
+        assert deps
+        for x in deps:
+            assert x.done, "a result is used before the wait reaches it"
+        values = tuple(x.value for x in deps)
+        return values if len(values) > 1 else values[0]
+
+    # --- copies --------------------------------------------------------------------------------------------------
+    def _tma(self) -> types.SimpleNamespace:
+        def rows(desc, coordinates: list) -> tuple[Tensor, int, int]:
+            b, h, row, column = (int(x) for x in coordinates)
+            assert column == 0
+            return desc.base[b, h], row, desc.base.shape[2]
+
+        def fetch(desc, coordinates, barrier, target: Shared, pred=True) -> None:
+            if not pred:
+                return
+            source, row, length = rows(desc, coordinates)
+            tile = target.tile.view(target.tile.shape[-2:])
+
+            def run() -> None:
+                tile.zero_()
+                low, high = max(0, -row), min(tile.shape[0], length - row)
+                if high > low:
+                    tile[low:high, : source.shape[1]] = source[row + low : row + high]
+
+            barrier.arrived += tile.numel() * tile.element_size()
+            if self.late:
+                barrier.copies.append(run)
+                tile.fill_(NAN)  # from now on nobody may read it
+            else:
+                run()
+
+        def store(desc, coordinates, source: Shared) -> None:
+            target, row, length = rows(desc, coordinates)
+            assert row >= 0, "the copy engine traps at rows before the first"
+            tile = source.tile.view(source.tile.shape[-2:])
+
+            def run() -> None:
+                high = min(tile.shape[0], length - row)
+                target[row : row + high] = tile[:high, : target.shape[1]]
+
+            if self.late:
+                self.stores.append(run)
+            else:
+                run()
+
+        def store_wait(pending: int) -> None:
+            assert pending == 0
+            for run in self.stores:
+                run()
+            self.stores.clear()
+
+        return types.SimpleNamespace(
+            async_copy_global_to_shared=fetch, async_copy_shared_to_global=store, store_wait=store_wait
+        )
+
+    def _mbarrier(self) -> types.SimpleNamespace:
+        class Barrier:
+            def __init__(self) -> None:
+                self.expected = self.arrived = self.phase = 0
+                self.copies: list = []
+
+        class Barriers:
+            def __init__(self, count: int) -> None:
+                self.each = [Barrier() for _ in range(count)]
+
+            def index(self, i: int) -> Barrier:
+                return self.each[int(i)]
+
+        def expect(barrier: Barrier, count: int, pred=True) -> None:
+            barrier.expected += count if pred else 0
+
+        def wait(barrier: Barrier, phase: int) -> None:
+            assert barrier.expected == barrier.arrived > 0, "the bytes expected are not those that come"
+            assert barrier.phase == phase
+            for run in barrier.copies:
+                run()
+            barrier.copies.clear()
+            barrier.expected = barrier.arrived = 0
+            barrier.phase ^= 1
+
+        self.barriers = Barriers
+        return types.SimpleNamespace(
+            MBarrierLayout=lambda: "barrier", init=lambda barrier, count: None, expect=expect, wait=wait
+        )
+
+    # --- the language --------------------------------------------------------------------------------------------
+    def _language(self) -> types.SimpleNamespace:
+        def load(pointer: Pointer, mask: Tensor | None = None, other: float = NAN) -> Tensor:
+            at = torch.as_tensor(pointer.at)
+            keep = torch.ones_like(at, dtype=torch.bool) if mask is None else mask.expand(at.shape)
+            found = torch.full(at.shape, other, dtype=torch.float64).to(pointer.flat.dtype)
+            found[keep] = pointer.flat[at[keep]]
+            return found
+
+        def store(pointer: Pointer, value: Tensor, mask: Tensor | None = None) -> None:
+            at = torch.as_tensor(pointer.at)
+            keep = torch.ones_like(at, dtype=torch.bool) if mask is None else mask.expand(at.shape)
+            pointer.flat[at[keep]] = value.expand(at.shape)[keep].to(pointer.flat.dtype)
+
+        def allocate(dtype: torch.dtype, shape: list[int], layout: object) -> object:
+            if layout == "barrier":
+                return self.barriers(shape[0])
+            return Shared(torch.full(shape, NAN, dtype=dtype))
+
+        names = {
+            "constexpr": lambda x: x, "bfloat16": torch.bfloat16, "float32": torch.float32, "int64": torch.int64,
+            "load": load, "store": store, "allocate_shared_memory": allocate, "program_id": lambda axis: self.program,
+            "arange": lambda low, high, layout: torch.arange(low, high),
+            "zeros": lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
+            "full": lambda shape, value, dtype, layout: torch.full(shape, value, dtype=dtype),
+            "where": torch.where, "exp": torch.exp, "abs": torch.abs, "sum": lambda x, axis: x.sum(axis),
+            "maximum": lambda x, y, propagate_nan: x.clamp(min=y), "minimum": minimum,
+            "cdiv": lambda a, b: (a + b - 1) // b, "static_range": range, "to_tensor": torch.tensor,
+            "convert_layout": lambda x, layout, assert_trivial=False: x, "thread_barrier": lambda: None,
+        }  # fmt: skip
+        layouts = (
+            "NVMMASharedLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout", "SliceLayout",
+        )  # fmt: skip
+        return types.SimpleNamespace(**names, **dict.fromkeys(layouts, Layout))
+
+
+def minimum(a: Tensor, b: Tensor | float) -> Tensor:
+    return torch.minimum(a, b) if isinstance(b, Tensor) else a.clamp(max=b)
+
+
+class Layout:
+    """None of ours has one, but some are asked for their parent's."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.value = self
+
+
+def jit(function=None, **_: object):
+    return function if function is not None else lambda function: function
+
+
+SOURCE = Path(cosformer.ops.triton.__path__[0]) / "hopper_kernels.py"
+IMPORTS_END = "from triton.language import PropagateNan\n"
+
+
+def run(name: str, programs: int, *args: object, late: bool, **flags: object) -> None:
+    """As cosformer.ops.triton.hopper._launch."""
+    code = compile(SOURCE.read_text().split(IMPORTS_END)[1], str(SOURCE), "exec")
+    for program in range(programs):
+        chip = Chip(program, late)
+        scope = {
+            "gl": chip.language, "gluon": types.SimpleNamespace(jit=jit), "tma": chip.tma, "mbarrier": chip.mbarrier,
+            "fence_async_shared": lambda: None, "warpgroup_mma": chip.mma, "warpgroup_mma_wait": chip.mma_wait,
+            "PropagateNan": types.SimpleNamespace(ALL=None),
+        }  # fmt: skip
+        exec(code, scope)
+
+        def given(x: object) -> object:
+            if isinstance(x, Tensor):
+                return Pointer.to(x)
+            return torch.tensor(x) if isinstance(x, int) else x
+
+        scope[name](*(given(x) for x in args), **flags)
+        assert not chip.products, "a product was never waited for"
+        assert not chip.stores, "a result was never waited for"

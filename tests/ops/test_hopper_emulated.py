@@ -1,0 +1,119 @@
+"""The Hopper kernels, run on a CPU by gluon_emulator.py over small shapes, with the bounds of the other kernels."""
+
+from dataclasses import replace
+
+import gluon_emulator
+import pytest
+import torch
+from definition import Case
+from kernel_check import check
+
+from cosformer import AttentionState, cosformer_attention
+from cosformer.ops.features import sum_dtype
+
+hopper = pytest.importorskip("cosformer.ops.triton.hopper", reason="this Triton has no Gluon")
+launch = pytest.importorskip("cosformer.ops.triton.launch")
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run here"),
+    pytest.mark.usefixtures("_poisoned"),
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
+]
+
+CASES = [
+    Case(T=1, S=1, K=8, V=8, B=1, H=1, Hkv=1),
+    Case(T=64, S=64, K=64, V=64, B=1, H=1, Hkv=1),
+    Case(T=150, S=150, K=24, V=40, B=1, masked=True),
+    Case(T=45, S=77, H=4, Hkv=2, K=8, V=8, B=1),
+    Case(T=20, S=190, K=16, V=24, B=1, H=1, Hkv=1),
+    Case(T=20, S=35, past=61, masked=True, H=2, Hkv=1, K=8, V=16),
+    Case(T=70, S=70, past=20, K=8, V=8, B=1, H=1, Hkv=1, normalize=False),
+    *(
+        Case(T=70, S=80, H=1, Hkv=1, B=1, K=8, V=8, feature_map=name)
+        for name in ("elu1", "silu", "leaky_relu", "identity")
+    ),
+]
+
+
+@pytest.fixture(params=["early", "late"])
+def emulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = request.param == "late"
+
+    def run(kernel, programs: int, *args: object, **flags: object) -> None:
+        gluon_emulator.run(kernel.__name__, programs, *args, late=late, **flags)
+
+    monkeypatch.setattr(hopper, "_launch", run)
+    monkeypatch.setattr(hopper, "takes", lambda *x: all(t.shape[3] % 8 == 0 for t in x))
+    monkeypatch.setattr(hopper, "_properties", lambda device: (True, 1))
+    monkeypatch.setattr(launch, "_hopper", lambda device: hopper)
+    hopper._cut.cache_clear()
+    yield
+    hopper._cut.cache_clear()
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_as_good_as_eager(case: Case, causal: bool) -> None:
+    check(replace(case, causal=causal, dtype=torch.bfloat16))
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("t", "s"), [(600, 600), (300, 610)])
+def test_cut_across_the_chip(causal: bool, t: int, s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few heads and a long sequence: states of stretches, a scan, then outputs."""
+    monkeypatch.setattr(hopper, "_properties", lambda device: (True, 3))
+    check(Case(T=t, S=s, past=40, K=8, V=16, B=1, H=1, Hkv=1, causal=causal, dtype=torch.bfloat16))
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_equals_the_torch_form(causal: bool, normalize: bool, groups: int) -> None:
+    """With states, masks and gradients of both; the second sequence is cut."""
+    lengths = [5, 400, 1, 64]
+    total = sum(lengths)
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    drawn = [torch.randn(1, heads, total, 8).bfloat16() for heads in (groups, 1, 1)]
+    mask = torch.rand(1, total) > 0.2
+    g_o, g_s = torch.randn(1, groups, total, 8), torch.randn(4, 1, 2, 8, 8)
+    runs = []
+    for backend, dtype in (("triton", torch.bfloat16), ("torch", torch.float64)):
+        x = [t.to(dtype).requires_grad_() for t in drawn]
+        first = torch.rand(4, 1, 2, 8, 8, generator=torch.Generator().manual_seed(1)).to(sum_dtype(dtype))
+        norm = first.sum(-1).contiguous().requires_grad_()
+        first.requires_grad_()
+        state = AttentionState(sums=first, norm=norm, length=9, horizon=500)
+        o, state = cosformer_attention(
+            *x, causal=causal, horizon=500, cu_seqlens=cu, key_mask=mask, state=state, return_state=True,
+            normalize=normalize, backend=backend,
+        )  # fmt: skip
+        loss = (o * g_o).sum() + (state.sums * g_s).sum() + (state.norm * g_s[..., 0]).sum()
+        runs.append([o, state.sums, state.norm, *torch.autograd.grad(loss, [*x, first, norm])])
+    for got, want in zip(*runs, strict=True):
+        assert got.isfinite().all()
+        assert (got.double() - want.double()).norm() <= 0.02 * want.double().norm()
+
+
+@pytest.mark.parametrize("broken", ["wait", "barrier", "poison"])
+def test_the_emulator_notices(broken: str) -> None:
+    """A wait that stops short, bytes that nobody expects, memory that nobody wrote."""
+    chip = gluon_emulator.Chip(0, late=True)
+    tile = gluon_emulator.Shared(torch.ones(16, 16, dtype=torch.bfloat16))
+    if broken == "wait":
+        first = chip.mma(tile, tile, torch.zeros(16, 16), is_async=True)
+        second = chip.mma(tile, tile, torch.zeros(16, 16), is_async=True)
+        chip.mma_wait(1, [first])
+        with pytest.raises(AssertionError, match="before the wait"):
+            chip.mma_wait(1, [second])
+    elif broken == "barrier":
+        barriers = chip.language.allocate_shared_memory(torch.int64, [1, 1], "barrier")
+        chip.mbarrier.expect(barriers.index(0), 100)
+        with pytest.raises(AssertionError, match="expected"):
+            chip.mbarrier.wait(barriers.index(0), 0)
+    else:
+        fresh = chip.language.allocate_shared_memory(torch.bfloat16, [16, 16], None)
+        product = chip.mma(tile, fresh, torch.zeros(16, 16), is_async=True)
+        assert chip.mma_wait(0, [product]).isnan().all()
