@@ -20,6 +20,7 @@ from cosformer.models.classifiers import (
 )
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.cosformer_kind import CosformerKind
+from cosformer.models.decoding import GraphDecoder, Sampling
 from cosformer.models.encoder_decoder import CosformerEncoderDecoderModel, CosformerForConditionalGeneration
 from cosformer.models.language_models import CosformerForCausalLM, CosformerForMaskedLM
 from cosformer.models.model import CosformerModel, CosformerPreTrainedModel
@@ -40,6 +41,8 @@ __all__ = [
     "CosformerKind",
     "CosformerModel",
     "CosformerPreTrainedModel",
+    "GraphDecoder",
+    "Sampling",
     "SoftmaxKind",
     "StateLayer",
     "byte_tokenizer",
