@@ -14,32 +14,46 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from cosformer.ops.triton import hopper_kernels as kernels
+from cosformer.ops.triton import hopper_kernels as narrow_kernels
+from cosformer.ops.triton import hopper_wide_kernels as wide_kernels
 
-WIDE = {"K": 64, "V": 64, "MAP": "relu", "PACKED": False, "MASKED": False, "CAUSAL": True, "NORMED": True}
-ODD = {"K": 24, "V": 40, "MAP": "elu1", "PACKED": True, "MASKED": True, "CAUSAL": True, "NORMED": True}
-FULL = WIDE | {"CAUSAL": False}
-CASES = {"wide": WIDE, "odd": ODD, "full": FULL}
+PLAIN = {"MAP": "relu", "PACKED": False, "MASKED": False, "CAUSAL": True, "NORMED": True}
+CASES = {
+    "plain": PLAIN,
+    "odd": PLAIN | {"MAP": "elu1", "PACKED": True, "MASKED": True},
+    "full": PLAIN | {"CAUSAL": False},
+}
 WALK = {"GROUP": 2, "DIVIDED": True, "STATE_IN": True, "STATE_OUT": True}
 KERNELS = {
     "sum_kernel": {"QUERIES": True, "SCALED": True},
     "forward_kernel": WALK,
     "backward_q_kernel": {"GROUP": 2, "STATE_IN": True},
     "backward_kv_kernel": WALK,
+    "wide_sum_kernel": {"QUERIES": True, "SCALED": True},
+    "values_kernel": WALK | {"REVERSE": False, "SCALED": False},
+    "values_kernel back": WALK | {"REVERSE": True, "SCALED": True, "DIVIDED": False, "NORMED": False},
+    "features_kernel": WALK | {"REVERSE": False, "STATE_OUT": False},
+    "features_kernel back": WALK | {"REVERSE": True},
 }
-ROWS = "tensordesc<bf16[1,1,64,64],NVMMASharedLayout(128, 16, rank=4)>"
+ROWS = "tensordesc<bf16[1,1,64,{}],NVMMASharedLayout(128, 16, rank=4)>"
 POINTERS = {"p_mask": "*u8"} | dict.fromkeys(("p_cu_q", "p_cu_k", "p_slots"), "*i32")
-POINTERS |= dict.fromkeys(("p_o", "p_dq", "p_dk", "p_dv"), "*bf16")
+POINTERS |= dict.fromkeys(("p_o", "p_dq", "p_dk", "p_dv", "p_dx"), "*bf16")
 
 
-def compiled(kernel, flags: dict[str, object]):
-    flags = flags | ({"BY_HAND": flags["PACKED"]} if "BY_HAND" in kernel.arg_names else {})
+def compiled(name: str, case: str):
+    """Heads as wide as the kernel takes, or odd ones."""
+    wide = not hasattr(narrow_kernels, name)
+    kernel, width = getattr(wide_kernels if wide else narrow_kernels, name.split()[0]), 128 if wide else 64
+    flags = {"K": width, "V": width} if case != "odd" else {"K": width - 40, "V": width - 24}
+    flags |= CASES[case] | KERNELS[name]
+    if "BY_HAND" in kernel.arg_names:
+        flags["BY_HAND"] = flags["PACKED"]
 
     def kind(name: str) -> str:
         if name in flags:
             return "constexpr"
         if name.startswith("d_"):
-            return ROWS
+            return ROWS.format(width)
         if name.startswith("p_"):
             return POINTERS.get(name, "*fp32")
         return "fp32" if name in ("theta", "eps") else "i32"
@@ -49,7 +63,7 @@ def compiled(kernel, flags: dict[str, object]):
         (i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if signature[name][0] == "*"
     }
     source = GluonASTSource(fn=kernel, signature=signature, constexprs=flags, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8 if wide else 4})
 
 
 def usage(made) -> dict[str, int]:
@@ -65,7 +79,6 @@ def usage(made) -> dict[str, int]:
 
 if __name__ == "__main__":
     found = {
-        f"{name} {case}": usage(compiled(getattr(kernels, name), flags | own))
-        for name, own in KERNELS.items() for case, flags in CASES.items()
+        f"{name} {case}": usage(compiled(name, case)) for name in KERNELS for case in CASES
     }  # fmt: skip
     json.dump(found, sys.stdout)

@@ -1,4 +1,4 @@
-"""Runs the Gluon kernels of cosformer/ops/triton/hopper_kernels.py on a CPU, one program after another.
+"""Runs the Gluon kernels of cosformer/ops/triton/hopper_*kernels.py on a CPU, one program after another.
 
 Gluon has no interpreter, but its kernels are Python: here their source is run with stand-ins for the language, torch
 tensors for tiles. Layouts and threads do not exist; what does is the order of things that run by themselves. A copy or
@@ -8,6 +8,7 @@ wrong number in one of the two. Shared memory begins as NaN, and storing before 
 as on the chip.
 """
 
+import ast
 import types
 from collections import deque
 from pathlib import Path
@@ -36,6 +37,10 @@ class Pointer:
 class Shared:
     def __init__(self, tile: Tensor) -> None:
         self.tile = tile
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.tile.shape
 
     def index(self, i: int) -> "Shared":
         return Shared(self.tile[int(i)])
@@ -234,13 +239,20 @@ def jit(function=None, **_: object):
     return function if function is not None else lambda function: function
 
 
-SOURCE = Path(cosformer.ops.triton.__path__[0]) / "hopper_kernels.py"
-IMPORTS_END = "from triton.language import PropagateNan\n"
+FOLDER = Path(cosformer.ops.triton.__path__[0])
+
+
+def _without_imports(name: str) -> types.CodeType:
+    tree = ast.parse((FOLDER / name).read_text())
+    tree.body = [x for x in tree.body if not isinstance(x, ast.Import | ast.ImportFrom)]
+    return compile(tree, str(FOLDER / name), "exec")
+
+
+SOURCES = [_without_imports(name) for name in ("hopper_kernels.py", "hopper_wide_kernels.py")]
 
 
 def run(name: str, programs: int, *args: object, late: bool, **flags: object) -> None:
-    """As cosformer.ops.triton.hopper._launch."""
-    code = compile(SOURCE.read_text().split(IMPORTS_END)[1], str(SOURCE), "exec")
+    """As cosformer.ops.triton.hopper_call.launch."""
     for program in range(programs):
         chip = Chip(program, late)
         scope = {
@@ -248,7 +260,8 @@ def run(name: str, programs: int, *args: object, late: bool, **flags: object) ->
             "fence_async_shared": lambda: None, "warpgroup_mma": chip.mma, "warpgroup_mma_wait": chip.mma_wait,
             "PropagateNan": types.SimpleNamespace(ALL=None),
         }  # fmt: skip
-        exec(code, scope)
+        for source in SOURCES:
+            exec(source, scope)
 
         def given(x: object) -> object:
             if isinstance(x, Tensor):

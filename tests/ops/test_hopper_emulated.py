@@ -13,6 +13,7 @@ from cosformer.ops.features import sum_dtype
 
 hopper = pytest.importorskip("cosformer.ops.triton.hopper", reason="this Triton has no Gluon")
 launch = pytest.importorskip("cosformer.ops.triton.launch")
+call = pytest.importorskip("cosformer.ops.triton.hopper_call")
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves run here"),
@@ -35,54 +36,66 @@ CASES = [
 ]
 
 
+WIDE = [
+    Case(T=64, S=64, K=128, V=128, B=1, H=1, Hkv=1),
+    Case(T=150, S=150, K=72, V=104, B=1, masked=True),
+    Case(T=20, S=190, K=16, V=72, B=1, H=1, Hkv=1),
+    Case(T=20, S=35, past=61, masked=True, H=2, Hkv=1, K=72, V=16),
+    Case(T=70, S=70, past=20, K=72, V=8, B=1, H=1, Hkv=1, normalize=False),
+    Case(T=70, S=80, K=8, V=72, B=1, H=1, Hkv=1, feature_map="elu1"),
+]
+
+
 @pytest.fixture(params=["early", "late"])
 def emulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     late = request.param == "late"
 
-    def run(kernel, programs: int, *args: object, **flags: object) -> None:
+    def run(kernel, programs: int, warps: int, *args: object, **flags: object) -> None:
         gluon_emulator.run(kernel.__name__, programs, *args, late=late, **flags)
 
-    monkeypatch.setattr(hopper, "_launch", run)
+    monkeypatch.setattr(call, "launch", run)
     monkeypatch.setattr(hopper, "takes", lambda *x: all(t.shape[3] % 8 == 0 for t in x))
-    monkeypatch.setattr(hopper, "_properties", lambda device: (True, 1))
+    monkeypatch.setattr(call, "_properties", lambda device: (True, 1))
     monkeypatch.setattr(launch, "_hopper", lambda device: hopper)
-    hopper._cut.cache_clear()
+    call._cut.cache_clear()
     yield
-    hopper._cut.cache_clear()
+    call._cut.cache_clear()
 
 
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *WIDE], ids=str)
 def test_as_good_as_eager(case: Case, causal: bool) -> None:
     check(replace(case, causal=causal, dtype=torch.bfloat16))
 
 
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("width", [8, 72])
 @pytest.mark.parametrize(("t", "s"), [(600, 600), (300, 610)])
-def test_cut_across_the_chip(causal: bool, t: int, s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_across_the_chip(causal: bool, t: int, s: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few heads and a long sequence: states of stretches, a scan, then outputs."""
-    monkeypatch.setattr(hopper, "_properties", lambda device: (True, 3))
-    check(Case(T=t, S=s, past=40, K=8, V=16, B=1, H=1, Hkv=1, causal=causal, dtype=torch.bfloat16))
+    monkeypatch.setattr(call, "_properties", lambda device: (True, 6))
+    check(Case(T=t, S=s, past=40, K=width, V=16, B=1, H=1, Hkv=1, causal=causal, dtype=torch.bfloat16))
 
 
 @pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("width", [8, 72])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_packed_equals_the_torch_form(causal: bool, normalize: bool, groups: int) -> None:
+def test_packed_equals_the_torch_form(causal: bool, normalize: bool, groups: int, width: int) -> None:
     """With states, masks and gradients of both; the second sequence is cut."""
     lengths = [5, 400, 1, 64]
     total = sum(lengths)
     cu = torch.tensor([0, *lengths]).cumsum(0)
-    drawn = [torch.randn(1, heads, total, 8).bfloat16() for heads in (groups, 1, 1)]
+    drawn = [torch.randn(1, heads, total, width).bfloat16() for heads in (groups, 1, 1)]
     mask = torch.rand(1, total) > 0.2
-    g_o, g_s = torch.randn(1, groups, total, 8), torch.randn(4, 1, 2, 8, 8)
+    g_o, g_s = torch.randn(1, groups, total, width), torch.randn(4, 1, 2, width, width)
     runs = []
     for backend, dtype in (("triton", torch.bfloat16), ("torch", torch.float64)):
         x = [t.to(dtype).requires_grad_() for t in drawn]
-        first = torch.rand(4, 1, 2, 8, 8, generator=torch.Generator().manual_seed(1)).to(sum_dtype(dtype))
+        first = torch.rand(4, 1, 2, width, width, generator=torch.Generator().manual_seed(1)).to(sum_dtype(dtype))
         norm = first.sum(-1).contiguous().requires_grad_()
         first.requires_grad_()
         state = AttentionState(sums=first, norm=norm, length=9, horizon=500)

@@ -263,6 +263,15 @@ def forward(
     return Results(o, z, last.contiguous(), last_norm.contiguous())
 
 
+def rows_of_gradients(do: Tensor, o: Tensor, z: Tensor, scale: Tensor, column: Tensor, eps: float) -> None:
+    """scale = 1/z and column = −(do·o)/z, for each row."""
+    block, width = 64, do.shape[3]
+    row_gradients_kernel[(triton.cdiv(do.shape[2], block), do.shape[0] * do.shape[1])](
+        do, o, z, scale, column, *do.stride(), *o.stride(), do.shape[1], do.shape[2], eps, V=width,
+        BV=triton.next_power_of_2(width), BT=block,
+    )  # fmt: skip
+
+
 def backward(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
@@ -274,11 +283,7 @@ def backward(
     scale, column = None, None
     if problem.normalize:
         scale, column = torch.empty_like(z), torch.empty_like(z)
-        block = 64
-        row_gradients_kernel[(triton.cdiv(q.shape[2], block), q.shape[0] * q.shape[1])](
-            do, o, z, scale, column, *do.stride(), *o.stride(), q.shape[1], q.shape[2], problem.eps, V=vw,
-            BV=triton.next_power_of_2(vw), BT=block,
-        )  # fmt: skip
+        rows_of_gradients(do, o, z, scale, column, problem.eps)
     elif dnorm is not None or state is not None:
         column = do.new_zeros(do.shape[:3], dtype=torch.float32)
     ones = column is not None

@@ -119,7 +119,7 @@ def mapped(x, keep, LAYOUT: gl.constexpr, K: gl.constexpr, MAP: gl.constexpr, ED
     if EDGED:
         x = gl.where(keep[:, None], x, 0.0)
     if MAP == "elu1":
-        x = gl.where((gl.arange(0, C, gl.SliceLayout(0, LAYOUT)) < K)[None, :], x, 0.0)
+        x = gl.where((gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT)) < K)[None, :], x, 0.0)
     return x
 
 
@@ -215,14 +215,18 @@ def kept(p_mask, row, low, left, m_st, LAYOUT: gl.constexpr, MASKED: gl.constexp
 
 
 @gluon.jit
-def write_rows(s_x, d_x, p_x, x_sb, x_sh, x_st, i_b, i_head, row, low, left, D: gl.constexpr, BY_HAND: gl.constexpr):
+def write_rows(
+    s_x, d_x, p_x, x_sb, x_sh, x_st, i_b, i_head, row, low, left, LAYOUT: gl.constexpr, D: gl.constexpr,
+    BY_HAND: gl.constexpr,
+):  # fmt: skip
     """A chunk of results from shared memory, after a fence and a barrier: by the copy engine, which leaves out rows
     behind the tensor's last; by hand where the next row belongs to another sequence, or a chunk begins before the
     first row, which the copy engine forbids."""
     if BY_HAND:
         if (low > 0) | (left < C):
-            b_x = s_x.reshape([C, C]).load(LINES)
-            o_c, o_d = gl.arange(0, C, gl.SliceLayout(1, LINES)), gl.arange(0, C, gl.SliceLayout(0, LINES))
+            b_x = s_x.reshape([C, s_x.shape[3]]).load(LAYOUT)
+            o_c = gl.arange(0, C, gl.SliceLayout(1, LAYOUT))
+            o_d = gl.arange(0, s_x.shape[3], gl.SliceLayout(0, LAYOUT))
             # strides come as multiples of 8, so the compiler sees that 16 bytes can be stored at once
             x_st = x_st * 8
             p_x += (i_b.to(gl.int64) * x_sb + i_head.to(gl.int64) * x_sh) * 8 + row.to(gl.int64) * x_st
@@ -411,7 +415,7 @@ def forward_kernel(
             fetch(d_k, s_k, bars, then, i_b, i_kv, at_k + chunk + C, more)
             fetch(d_v, s_v, bars, then, i_b, i_kv, at_k + chunk + C, more)
         if i > 0:
-            write_rows(s_o, d_o, p_o, o_sb, o_sh, o_st, i_b, i_head, at_q + row - C, C - row, C, V, BY_HAND)
+            write_rows(s_o, d_o, p_o, o_sb, o_sh, o_st, i_b, i_head, at_q + row - C, C - row, C, LINES, V, BY_HAND)
         if CAUSAL:
             a = warpgroup_mma(b_qc, s_kc.index(at_0).permute((1, 0)), none(), use_acc=False, is_async=True)
             a = warpgroup_mma(b_qs, s_ks.index(at_0).permute((1, 0)), a, is_async=True)
@@ -455,7 +459,7 @@ def forward_kernel(
     fence_async_shared()
     barrier()
     row = first + (count - 1) * C - lead
-    write_rows(s_o, d_o, p_o, o_sb, o_sh, o_st, i_b, i_head, at_q + row, -row, last - lead - row, V, BY_HAND)
+    write_rows(s_o, d_o, p_o, o_sb, o_sh, o_st, i_b, i_head, at_q + row, -row, last - lead - row, LINES, V, BY_HAND)
     if STATE_OUT:  # noqa: SIM102 one is known at compile time
         if (last == end) & (i_head % GROUP == 0):
             store_state(b_hc, b_hs, b_nc, b_ns, p_h_out, i_seq * heads_kv + i_kv, K, V, NORMED)
@@ -586,7 +590,8 @@ def backward_q_kernel(
         fence_async_shared()
         barrier()
         write_rows(
-            s_q.index(0), d_dq, p_dq, x_sb, x_sh, x_st, i_b, i_head, at_q + row, -row, last - lead - row, K, BY_HAND
+            s_q.index(0), d_dq, p_dq, x_sb, x_sh, x_st, i_b, i_head, at_q + row, -row, last - lead - row, LINES, K,
+            BY_HAND,
         )  # fmt: skip
     tma.store_wait(0)
 
@@ -730,9 +735,9 @@ def backward_kv_kernel(
         rows(s_k, now).store(b_dk.to(BF16))
         fence_async_shared()
         barrier()
-        left = last - chunk
-        write_rows(s_k.index(now), d_dk, p_dk, dk_sh * 0, dk_sh, dk_st, i_b, i_head, at_k + chunk, 0, left, K, PACKED)
-        write_rows(s_g.index(now), d_dv, p_dv, dv_sh * 0, dv_sh, dv_st, i_b, i_head, at_k + chunk, 0, left, V, PACKED)
+        left, no = last - chunk, dk_sh * 0  # a packed row is the only one of its batch
+        write_rows(s_k.index(now), d_dk, p_dk, no, dk_sh, dk_st, i_b, i_head, at_k + chunk, 0, left, LINES, K, PACKED)
+        write_rows(s_g.index(now), d_dv, p_dv, no, dv_sh, dv_st, i_b, i_head, at_k + chunk, 0, left, LINES, V, PACKED)
     if STATE_OUT:  # noqa: SIM102
         if first == 0:
             store_state(
