@@ -1,0 +1,1 @@
+"""What a model is trained on: examples made of shards, each a function of its index."""

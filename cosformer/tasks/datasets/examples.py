@@ -1,0 +1,104 @@
+"""Examples of one or two texts: classification, and sequence to sequence."""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cosformer.tasks.encoders import Ids
+from cosformer.tasks.shards.shard_set import ShardSet
+
+
+class _Examples(Dataset[dict[str, Tensor]]):
+    def __init__(self, shards: ShardSet, wanted: str) -> None:
+        self.shards, manifest = shards, shards.manifest
+        if not manifest.texts:
+            raise ValueError(f"{shards.folder} holds running text, not examples: {wanted}")
+
+    def __len__(self) -> int:
+        return self.shards.examples
+
+    def _texts(self, index: int) -> list[Ids]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"example {index} of {len(self)}")
+        count = self.shards.manifest.texts
+        return [self.shards.read(*self.shards.document(index * count + i)) for i in range(count)]
+
+
+class LabelledTexts(_Examples):
+    """A text, or two joined as one, and its class. Items: input_ids [n ≤ length], labels [].
+
+    bos and eos, where given, stand before the text and after each of the two. A text that is too long loses its end; of
+    two, the longer one first. apart: two texts stay two (other_input_ids), for a model that reads them one by one.
+    """
+
+    def __init__(
+        self, shards: ShardSet, length: int, *, bos: int | None = None, eos: int | None = None, apart: bool = False
+    ) -> None:
+        super().__init__(shards, "classification needs a source with labels")
+        if not shards.manifest.classes:
+            raise ValueError(f"{shards.folder} holds pairs without labels: use SequencePairs")
+        if apart and shards.manifest.texts != 2:
+            raise ValueError(f"apart=True, but {shards.folder} has one text per example: leave it out")
+        self.length, self.apart = length, apart
+        self.bos, self.eos = _some(bos), _some(eos)
+        count = 1 if apart else shards.manifest.texts
+        self.room = length - len(self.bos) - count * len(self.eos)
+        if self.room < count:
+            raise ValueError(f"length={length} leaves no room for text beside the marks")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.shards.manifest.classes
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        texts = self._texts(index)
+        item = {"labels": torch.tensor(self.shards.label(index))}
+        if self.apart:
+            one, other = (self._joined([text]) for text in texts)
+            return {"input_ids": one, "other_input_ids": other, **item}
+        return {"input_ids": self._joined(texts), **item}
+
+    def _joined(self, texts: list[Ids]) -> Tensor:
+        lengths = fit([len(text) for text in texts], self.room)
+        parts = [self.bos]
+        for text, length in zip(texts, lengths, strict=True):
+            parts += [text[:length], self.eos]
+        return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+
+
+def fit(lengths: list[int], room: int) -> list[int]:
+    """Lengths that fit together: the longest are cut down to one level, shorter ones stay."""
+    if sum(lengths) <= room:
+        return lengths
+    if len(lengths) == 1:
+        return [room]
+    short, half = min(lengths), room // 2
+    if short <= half:
+        return [room - short if length != short else short for length in lengths]
+    return [room - half, half]
+
+
+def _some(token: int | None) -> Ids:
+    return np.asarray([] if token is None else [token], np.int64)
+
+
+class SequencePairs(_Examples):
+    """A source and its target, each cut to its length and ended by eos. Items: input_ids [S], labels [T]."""
+
+    def __init__(self, shards: ShardSet, source_length: int, target_length: int, *, eos: int) -> None:
+        super().__init__(shards, "sequence to sequence needs a source of pairs")
+        if shards.manifest.texts != 2:
+            raise ValueError(
+                f"{shards.folder} has {shards.manifest.texts} text per example: a source and a target needed"
+            )
+        if min(source_length, target_length) < 2:
+            raise ValueError(f"lengths {source_length}, {target_length}: at least a token and its end")
+        self.lengths, self.eos = (source_length, target_length), np.asarray([eos])
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        ends = [
+            torch.from_numpy(np.concatenate([text[: length - 1], self.eos]).astype(np.int64))
+            for text, length in zip(self._texts(index), self.lengths, strict=True)
+        ]
+        return {"input_ids": ends[0], "labels": ends[1]}

@@ -1,0 +1,1 @@
+"""Text tokenised once, in files that are mapped into memory."""

@@ -1,0 +1,1 @@
+"""Where text comes from: the user's own files, a hub, and the data sets the paper uses."""
