@@ -6,12 +6,16 @@ from cosformer.cli.bench import app as bench
 from cosformer.cli.convert import convert
 from cosformer.cli.demo import demo
 from cosformer.cli.env import env
+from cosformer.cli.generate import generate
+from cosformer.cli.inspect import inspect
 from cosformer.cli.tokenizer import app as tokenizer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(env)
 app.command()(demo)
 app.command()(convert)
+app.command()(generate)
+app.command()(inspect)
 app.add_typer(bench, name="bench")
 app.add_typer(tokenizer, name="tokenizer")
 

@@ -1,0 +1,148 @@
+"""What a config amounts to, without loading weights; and the attention weights of a text, layer by layer."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cosformer.models.configuration import CosformerConfig
+from cosformer.models.cosformer_kind import CosformerKind
+from cosformer.models.kinds import KINDS
+from cosformer.models.softmax_kind import SoftmaxKind
+from cosformer.models.writing import class_of
+from cosformer.ops.cost import flops_per_token, state_bytes
+from cosformer.ops.reference import attention_weights
+
+LONGEST_MAP = 2_048
+
+
+def describe(config: CosformerConfig) -> dict[str, Any]:
+    """Parameters, bytes kept while generating, floating-point operations, and each block's attention. For programs."""
+    with torch.device("meta"):
+        model = class_of(config)(config)
+    assert config.head_dim is not None
+    assert config.num_key_value_heads is not None
+    dtype: Any = config.dtype or torch.float32
+    width, itemsize = config.head_dim, dtype.itemsize
+    layers = []
+    for stack, causal, across in _stacks(config):
+        for i, name in enumerate(config.attentions):
+            kept, per_token, constant, by_context = 0, 0, None, 0
+            if issubclass(KINDS[name], CosformerKind):
+                kept = state_bytes(1, config.num_key_value_heads, width, width) if causal else 0
+                constant = config.num_attention_heads * flops_per_token(width, width, causal=causal)
+            elif issubclass(KINDS[name], SoftmaxKind):
+                per_token = 2 * config.num_key_value_heads * width * itemsize if causal else 0
+                constant, by_context = 0, 4 * width * config.num_attention_heads
+            if across and constant is not None:  # the encoder's state, or its keys and values
+                kept, constant, by_context = 2 * kept, 2 * constant, 2 * by_context
+            layers.append({
+                "stack": stack, "layer": i, "attention": name, "causal": causal, "cross_attention": across,
+                "state_bytes": kept, "cache_bytes_per_token": per_token, "flops_per_token": constant,
+                "flops_per_token_of_context": by_context,
+            })  # fmt: skip
+    weights = _products(model)
+    known = all(layer["flops_per_token"] is not None for layer in layers)
+    return {
+        "class": type(model).__name__,
+        "parameters": _parameters(model),
+        "layers": layers,
+        "heads": config.num_attention_heads,
+        "key_value_heads": config.num_key_value_heads,
+        "head_dim": width,
+        "hidden_size": config.hidden_size,
+        "vocab_size": config.vocab_size,
+        "positions": config.positions,
+        "horizon": config.horizon,
+        "has_longest": config.has_longest,
+        "feature_map": config.feature_map,
+        "normalizer": config.normalizer,
+        "dtype": str(dtype).removeprefix("torch."),
+        "state_bytes": sum(layer["state_bytes"] for layer in layers),
+        "cache_bytes_per_token": sum(layer["cache_bytes_per_token"] for layer in layers),
+        "flops_per_token": {
+            "weights": 2 * weights,
+            "attention": sum(layer["flops_per_token"] for layer in layers) if known else None,
+            "attention_per_token_of_context": sum(layer["flops_per_token_of_context"] for layer in layers),
+        },
+    }
+
+
+def _stacks(config: CosformerConfig) -> list[tuple[str, bool, bool]]:
+    """Name, causal, cross attention of each."""
+    if config.is_encoder_decoder:
+        return [("encoder", False, False), ("decoder", True, True)]
+    return [("decoder" if config.causal else "encoder", config.causal, False)]
+
+
+def _parameters(model: nn.Module) -> dict[str, int]:
+    """Each tensor once, however often it is used."""
+    parts = {"embeddings": 0, "attention": 0, "mlp": 0, "norms": 0, "heads": 0}
+    for name, p in model.named_parameters():
+        if "embed_" in name and "norm" not in name:
+            part = "embeddings"
+        elif "self_attn." in name or "cross_attn." in name:
+            part = "attention"
+        elif ".mlp." in name:
+            part = "mlp"
+        elif "norm" in name and "lm_head" not in name:
+            part = "norms"
+        else:
+            part = "heads"
+        parts[part] += p.numel()
+    return {"total": sum(parts.values()), **parts}
+
+
+def _products(model: nn.Module) -> int:
+    """Weights that every token is multiplied by: all linear layers, the output embeddings too where they are tied."""
+    return sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear))
+
+
+@torch.no_grad()
+def attention_maps(model: Any, input_ids: Tensor) -> list[Tensor]:
+    """The weights [H, T, T] of each block for one sequence [1, T]; quadratic, by `cosformer.attention_weights`.
+
+    normalizer="norm" divides by no sum: the weights are shown as they are.
+    """
+    if model.config.is_encoder_decoder:
+        raise ValueError("attention maps are drawn for one stack of blocks: an encoder–decoder has two")
+    if input_ids.shape[0] != 1 or not 0 < input_ids.shape[1] <= LONGEST_MAP:
+        raise ValueError(
+            f"tokens of shape {tuple(input_ids.shape)}: a map is quadratic; give one sequence of at most {LONGEST_MAP}"
+        )
+    body = model if hasattr(model, "layers") else model.model
+    maps: list[Tensor] = []
+
+    def watch(kind: Any) -> Any:
+        plain = kind.attend
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, layout: Any, cache: Any) -> Tensor:
+            maps.append(_weights(kind, q, k)[0].float().cpu())
+            return plain(q, k, v, layout, cache)
+
+        return attend
+
+    kinds = [block.self_attn.kind for block in body.layers]
+    try:
+        for kind in kinds:
+            kind.attend = watch(kind)
+        body(input_ids, use_cache=False)
+    finally:
+        for kind in kinds:
+            kind.__dict__.pop("attend", None)
+    return maps
+
+
+def _weights(kind: Any, q: Tensor, k: Tensor) -> Tensor:
+    if isinstance(kind, CosformerKind):
+        return attention_weights(
+            q, k, causal=kind.causal, horizon=kind.horizon, feature_map=kind.options["feature_map"],
+            normalize=kind.options["normalize"],
+        )  # fmt: skip
+    if not isinstance(kind, SoftmaxKind):
+        raise ValueError(f"{type(kind).__name__} has no weights to draw: maps are for cosformer and softmax blocks")
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = (q.float() @ k.float().mT) / q.shape[-1] ** 0.5
+    if kind.causal:
+        scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), float("-inf"))
+    return scores.softmax(-1)
