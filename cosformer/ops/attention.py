@@ -84,7 +84,7 @@ def cosformer_attention(
             "pass horizon= the longest sequence you will ever continue to"
         )
     past = state.length if state is not None else 0
-    if cu_seqlens is None and isinstance(past, int | torch.SymInt):
+    if cu_seqlens is None and isinstance(past, (int, torch.SymInt)):
         check_horizon(horizon, max(t, s), past)
         horizon = max(t, s) if horizon is None else horizon
     else:  # lengths are values of a tensor: the operator looks at them when it runs

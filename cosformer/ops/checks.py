@@ -15,7 +15,7 @@ def check_options(feature_map: str, backend: str, eps: float) -> None:
         raise ValueError(f"feature_map={feature_map!r} is unknown: use one of {', '.join(FEATURE_MAPS)}")
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown: use one of {', '.join(BACKENDS)}")
-    if not isinstance(eps, int | float) or not torch.finfo(torch.float32).tiny <= eps < float("inf"):
+    if not isinstance(eps, (int, float)) or not torch.finfo(torch.float32).tiny <= eps < float("inf"):
         raise ValueError(
             f"eps={eps!r}: rows without weight divide by it, in fp32; use a number such as 1e-6 (at least 1.2e-38)"
         )
@@ -138,7 +138,7 @@ def check_horizon(horizon: int | None, length: int, past: int) -> None:
     # a message is made only to be raised: printing a symbolic size would pin it
     if horizon is None:
         return
-    if isinstance(horizon, bool) or not isinstance(horizon, int | torch.SymInt):
+    if isinstance(horizon, bool) or not isinstance(horizon, (int, torch.SymInt)):
         raise TypeError(f"horizon={horizon!r} is a {type(horizon).__name__}: it counts tokens; pass an int or None")
     if horizon < 1:
         raise ValueError(f"horizon={horizon}: it counts tokens, so it must be positive (at least {length + past} here)")
@@ -153,7 +153,7 @@ def check_horizon(horizon: int | None, length: int, past: int) -> None:
 def check_state(state: AttentionState, batch: int, k: Tensor, v: Tensor, horizon: int | None) -> None:
     if not isinstance(state, AttentionState):
         raise TypeError(f"state is a {type(state).__name__}: pass the AttentionState of an earlier call, or None")
-    if isinstance(state.horizon, bool) or not isinstance(state.horizon, int | torch.SymInt) or state.horizon < 1:
+    if isinstance(state.horizon, bool) or not isinstance(state.horizon, (int, torch.SymInt)) or state.horizon < 1:
         raise ValueError(f"state.horizon={state.horizon!r}: a state is made for one positive horizon; give it one")
     if isinstance(state.length, Tensor):
         if state.length.shape != (batch,) or state.length.is_floating_point():
@@ -161,7 +161,7 @@ def check_state(state: AttentionState, batch: int, k: Tensor, v: Tensor, horizon
                 f"state.length has shape {tuple(state.length.shape)}, {state.length.dtype}: "
                 f"one whole number is needed for each of {batch} rows"
             )
-    elif isinstance(state.length, bool) or not isinstance(state.length, int | torch.SymInt) or state.length < 0:
+    elif isinstance(state.length, bool) or not isinstance(state.length, (int, torch.SymInt)) or state.length < 0:
         raise ValueError(f"state.length={state.length!r}: it counts positions; use 0 or more")
     shape = (batch, k.shape[1], 2, k.shape[3], v.shape[3])
     if tuple(state.sums.shape) != shape or tuple(state.norm.shape) != shape[:4]:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion as Version
 
 from cosformer import cosformer_attention
 
-pytest.importorskip("triton", reason="Triton is not installed")
+triton = pytest.importorskip("triton", reason="Triton is not installed")
 hopper = pytest.importorskip("cosformer.ops.triton.hopper", reason="this Triton has no Gluon")
 launch = pytest.importorskip("cosformer.ops.triton.launch")
 call = pytest.importorskip("cosformer.ops.triton.hopper_call")
@@ -47,6 +48,7 @@ def test_compiles_and_fits(kernel: str, case: str, usage: dict[str, dict[str, in
     assert programs * threads * used["registers"] <= 65536
 
 
+@pytest.mark.skipif(Version(triton.__version__) < Version("3.6"), reason="counted with the compiler of Triton 3.6")
 @pytest.mark.parametrize("kernel", [*NARROW, *WIDE])
 def test_keeps_its_numbers_in_registers(kernel: str, usage: dict[str, dict[str, int]]) -> None:
     """Spilling doubled the time of one of them once; those that still do are down to a few numbers."""
