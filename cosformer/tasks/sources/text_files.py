@@ -103,7 +103,7 @@ def _parts(path: Path, document: str) -> Iterator[Piece]:
         while raw := stream.readline(PIECE):
             number += whole_line
             starts_line, whole_line = whole_line, raw.endswith(b"\n")
-            text = raw.rstrip(b"\r\n") if document == "line" else raw
+            text = raw.rstrip(b"\r\n") if document == "line" and whole_line else raw
             ends = whole_line if document == "line" else (starts_line and not raw.strip())
             if ends and document == "paragraph":
                 text = b""

@@ -1,0 +1,1 @@
+"""What is reported of a model, from sums that can be added over batches and processes."""
