@@ -62,7 +62,8 @@ def generate(
         "settings": {
             "contexts": list(bench.contexts), "batch": bench.batch, "layers": bench.layers, "width": bench.width,
             "heads": bench.heads, "vocab": bench.vocab, "dtype": dtype_name(bench.dtype), "steps": bench.steps,
-            "repeats": bench.repeats, "threads": torch.get_num_threads(), "context": "filled with random numbers, not read",
+            "repeats": bench.repeats, "threads": torch.get_num_threads(),
+            "context": "filled with random numbers, not read",
         },
         "ways": {way: generating.WAYS[way] for way in bench.ways},
         **measured,

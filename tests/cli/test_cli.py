@@ -199,8 +199,8 @@ def test_demo_shows_and_writes(tmp_path: Path) -> None:
 
 
 HELP = {
-    (): {"env", "bench", "demo"},
-    ("bench",): {"attention", "decode", "precision"},
+    (): {"env", "demo", "bench", "convert", "generate", "inspect", "tokenizer"},
+    ("bench",): {"attention", "decode", "generate", "precision"},
     ("bench", "decode"): {
         "--device", "--sequences", "--heads", "--width", "--contexts", "--dtype", "--repeats", "--backend", "--json",
     },
@@ -209,6 +209,19 @@ HELP = {
         "--device", "--lengths", "--tokens", "--dtype", "--heads", "--width", "--repeats", "--backend",
         "--systems", "--memory", "--json", "--plot",
     },
+    ("bench", "generate"): {
+        "--device", "--contexts", "--batch", "--layers", "--width", "--heads", "--vocab", "--dtype", "--steps",
+        "--repeats", "--threads", "--json",
+    },
+    ("convert",): {"--attention", "--horizon", "--feature-map", "--normalizer", "--seed", "--json"},
+    ("generate",): {
+        "--prompt", "--max-new-tokens", "--stream", "--temperature", "--top-k", "--top-p", "--seed", "--device",
+        "--dtype", "--graph",
+    },
+    ("inspect",): {"--json", "--attention-map", "--out"},
+    ("tokenizer",): {"train", "bytes"},
+    ("tokenizer", "train"): {"--out", "--vocab-size", "--min-frequency", "--max-length"},
+    ("tokenizer", "bytes"): {"--out", "--max-length"},
     ("env",): {"--json"},
     ("demo",): {"--out", "--quick"},
 }  # fmt: skip
