@@ -36,11 +36,11 @@ def uniforms(key: np.uint64, count: int) -> NDArray[np.float64]:
 class Permutation:
     """A random order of 0 … length − 1 of which any part is computed when asked for; nothing is stored.
 
-    A Feistel network of six rounds permutes the numbers below a power of four, at most four times `length`; a number
+    A Feistel network of eight rounds permutes the numbers below a power of four, at most four times `length`; a number
     that falls outside is sent through again until it is inside, which keeps it a permutation.
     """
 
-    ROUNDS = 6
+    ROUNDS = 8
 
     def __init__(self, length: int, *key: int | str) -> None:
         if length < 0:
