@@ -248,7 +248,7 @@ def _without_imports(name: str) -> types.CodeType:
     return compile(tree, str(FOLDER / name), "exec")
 
 
-SOURCES = [_without_imports(name) for name in ("hopper_kernels.py", "hopper_wide_kernels.py")]
+SOURCES = [_without_imports(name) for name in ("hopper_parts.py", "hopper_kernels.py", "hopper_wide_kernels.py")]
 
 
 def run(name: str, programs: int, *args: object, late: bool, **flags: object) -> None:

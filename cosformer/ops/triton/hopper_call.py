@@ -18,10 +18,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from cosformer.ops.features import conjugate, turn
 from cosformer.ops.packed import Sequences
 from cosformer.ops.problem import Problem
-from cosformer.ops.triton import hopper_kernels, hopper_wide_kernels
+from cosformer.ops.triton import hopper_kernels, hopper_parts, hopper_wide_kernels
 from cosformer.ops.triton.kernels import scan_kernel
 
-CHUNK = hopper_kernels.C.value
+CHUNK = hopper_parts.C.value
 NARROW, WIDE = 64, hopper_wide_kernels.W.value
 # TODO: WIDE, once hopper_wide_kernels have run on a chip; the emulator in tests/ops has run them
 WIDEST = NARROW
@@ -52,7 +52,7 @@ def rows(x: Tensor, width: int) -> TensorDescriptor:
     made.base, made.shape, made.padding = x, list(x.shape), "zero"
     made.strides = [s if n > 1 else width for n, s in zip(x.shape, x.stride(), strict=True)]
     made.strides[3] = 1
-    made.block_shape, made.layout = [1, 1, CHUNK, width], hopper_kernels.ROWS.value
+    made.block_shape, made.layout = [1, 1, CHUNK, width], hopper_parts.ROWS.value
     return made
 
 

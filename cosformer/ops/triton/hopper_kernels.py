@@ -26,78 +26,42 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language import PropagateNan
 
-# Numbers that no kernel is compiled for anew
-SIZES = (
-    "o_sb", "o_sh", "o_st", "x_sb", "x_sh", "x_st", "dk_sh", "dk_st", "dv_sh", "dv_st", "m_sb", "m_st", "heads",
-    "length_q", "length_k", "stretch", "stretches",
-)  # fmt: skip
-barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # its name since Triton 3.7
-SPREADS = gl.constexpr(PropagateNan.ALL)
-C = gl.constexpr(64)  # positions of a chunk, and the width of a tile
-ONES = gl.constexpr(16)
+from cosformer.ops.triton.hopper_parts import (
+    BF16,
+    F32,
+    ONES,
+    SIZES,
+    C,
+    barrier,
+    barriers,
+    buffer,
+    clamped,
+    clock,
+    feature_map_gradient,
+    fetch,
+    in_two,
+    kept,
+    load_state,
+    mapped,
+    narrow,
+    phases,
+    row_numbers,
+    rows,
+    store_state,
+    tile,
+    turned,
+    unknown_zero,
+    where_is,
+    write_rows,
+)
+
 STAGES = gl.constexpr(2)
-BF16 = gl.constexpr(gl.bfloat16)
-F32 = gl.constexpr(gl.float32)
-TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, rank=2))
-ROWS = gl.constexpr(gl.NVMMASharedLayout(128, 16, rank=4))
-NARROW = gl.constexpr(gl.NVMMASharedLayout(32, 16, rank=2))
 SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 SUMS1 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 16, 16]))
 LEFT = gl.constexpr(gl.DotOperandLayout(0, SUMS.value, 2))
 LEFT1 = gl.constexpr(gl.DotOperandLayout(0, SUMS1.value, 2))
 LINES = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
-
-
-@gluon.jit
-def feature_map(x, MAP: gl.constexpr):
-    if MAP == "relu":
-        x = gl.maximum(x, 0.0, propagate_nan=SPREADS)
-    elif MAP == "leaky_relu":
-        x = gl.where(x < 0, 0.01 * x, x)
-    elif MAP == "elu1":
-        x = gl.where(x > 0, x + 1, gl.exp(gl.minimum(x, 0.0)))
-    elif MAP == "silu":
-        x = x / (1 + gl.exp(-x))
-    return x
-
-
-@gluon.jit
-def feature_map_gradient(g, x, MAP: gl.constexpr):
-    """g · φ'(x)"""
-    if MAP == "relu":
-        g = gl.where(x > 0, g, 0.0)
-    elif MAP == "leaky_relu":
-        g = gl.where(x > 0, g, 0.01 * g)
-    elif MAP == "elu1":
-        g = g * gl.exp(gl.minimum(x, 0.0))
-    elif MAP == "silu":
-        s = 1 / (1 + gl.exp(-x))
-        g = g * s * (1 + x * (1 - s))
-    return g
-
-
-@gluon.jit
-def cos_sin(x):
-    """For |x| ≤ π/2, to a rounding of fp32; no range to reduce, so no branch."""
-    y = x * x
-    cos = 4.1666667e-2 + y * (-1.3888889e-3 + y * (2.4801587e-5 + y * (-2.7557319e-7 + y * 2.0876757e-9)))
-    sin = 8.3333333e-3 + y * (-1.9841270e-4 + y * (2.7557319e-6 + y * (-2.5052108e-8 + y * 1.6059044e-10)))
-    return 1 + y * (-0.5 + y * cos), x + x * (y * (-1.6666667e-1 + y * sin))
-
-
-@gluon.jit
-def clock(LAYOUT: gl.constexpr, theta):
-    """cos and sin of the positions inside a chunk."""
-    return cos_sin(theta * gl.arange(0, C, gl.SliceLayout(1, LAYOUT)).to(F32))
-
-
-@gluon.jit
-def phases(cos, sin, chunk, theta):
-    """… and of the positions of the chunk that starts at `chunk`."""
-    c, s = cos_sin(theta * chunk.to(F32))
-    return (cos * c - sin * s)[:, None], (sin * c + cos * s)[:, None]
 
 
 @gluon.jit
@@ -107,174 +71,8 @@ def as_left(x):
 
 
 @gluon.jit
-def turned(x, cos, sin):
-    """Φ of mapped rows, in two halves."""
-    return (x * cos).to(BF16), (x * sin).to(BF16)
-
-
-@gluon.jit
-def mapped(x, keep, LAYOUT: gl.constexpr, K: gl.constexpr, MAP: gl.constexpr, EDGED: gl.constexpr):
-    """φ(x) in fp32; rows that do not count are 0, and columns beyond K stay 0."""
-    x = feature_map(x.to(F32), MAP)
-    if EDGED:
-        x = gl.where(keep[:, None], x, 0.0)
-    if MAP == "elu1":
-        x = gl.where((gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT)) < K)[None, :], x, 0.0)
-    return x
-
-
-@gluon.jit
-def where_is(i, heads, length_q, length_k, stretch, stretches, p_cu_q, p_cu_k, p_slots, PACKED: gl.constexpr):
-    """Program i: its head, batch row, slot of states, first rows of queries and keys, lengths, and first position."""
-    zero = gl.to_tensor(0)
-    if PACKED:
-        i_head, slot = i % heads, i // heads
-        i_seq, first = gl.load(p_slots + 2 * slot), gl.load(p_slots + 2 * slot + 1)
-        at_q, at_k = gl.load(p_cu_q + i_seq), gl.load(p_cu_k + i_seq)
-        len_q, len_k = gl.load(p_cu_q + i_seq + 1) - at_q, gl.load(p_cu_k + i_seq + 1) - at_k
-        return i_head, zero, i_seq, slot, at_q, at_k, len_q, len_k, first
-    i_head, i_seq = (i // stretches) % heads, i // (stretches * heads)
-    slot = i_seq * stretches + i % stretches
-    return i_head, i_seq, i_seq, slot, zero, zero, length_q, length_k, (i % stretches) * stretch
-
-
-@gluon.jit
-def buffer(COUNT: gl.constexpr):
-    return gl.allocate_shared_memory(BF16, [COUNT, 1, 1, C, C], ROWS)
-
-
-@gluon.jit
-def fetch(d_x, s_x, bars, slot, i_b, i_head, row, wanted):
-    tma.async_copy_global_to_shared(d_x, [i_b, i_head, row, 0], bars.index(slot), s_x.index(slot), pred=wanted)
-
-
-@gluon.jit
-def rows(s, slot):
-    return s.index(slot).reshape([C, C])
-
-
-@gluon.jit
-def barriers(COUNT: gl.constexpr):
-    bars = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(bars.index(i), count=1)
-    fence_async_shared()
-    return bars
-
-
-@gluon.jit
-def state_offsets(K: gl.constexpr, V: gl.constexpr):
-    o_k, o_v = gl.arange(0, C, gl.SliceLayout(1, SUMS)), gl.arange(0, C, gl.SliceLayout(0, SUMS))
-    return o_k[:, None] * V + o_v[None, :], (o_k < K)[:, None] & (o_v < V)[None, :]
-
-
-@gluon.jit
-def load_state(p_h, at, K: gl.constexpr, V: gl.constexpr, GIVEN: gl.constexpr, NORMED: gl.constexpr):
-    """The four parts of state `at`: sums of cos and sin [K, V], and of the column of ones, [K] in memory and here
-    [K, ONES] of equal columns."""
-    b_hc, b_hs = gl.zeros([C, C], F32, SUMS), gl.zeros([C, C], F32, SUMS)
-    b_nc, b_ns = gl.zeros([C, ONES], F32, SUMS1), gl.zeros([C, ONES], F32, SUMS1)
-    if GIVEN:
-        o_h, m_h = state_offsets(K, V)
-        p_h += at.to(gl.int64) * (2 * K * (V + 1))
-        b_hc, b_hs = gl.load(p_h + o_h, mask=m_h, other=0.0), gl.load(p_h + K * V + o_h, mask=m_h, other=0.0)
-        if NORMED:
-            o_k = gl.arange(0, C, gl.SliceLayout(1, SUMS1))
-            p_n = p_h + 2 * K * V
-            b_nc += gl.load(p_n + o_k, mask=o_k < K, other=0.0)[:, None]
-            b_ns += gl.load(p_n + K + o_k, mask=o_k < K, other=0.0)[:, None]
-    return b_hc, b_hs, b_nc, b_ns
-
-
-@gluon.jit
-def store_state(b_hc, b_hs, b_nc, b_ns, p_h, at, K: gl.constexpr, V: gl.constexpr, NORMED: gl.constexpr):
-    o_h, m_h = state_offsets(K, V)
-    p_h += at.to(gl.int64) * (2 * K * (V + 1))
-    gl.store(p_h + o_h, b_hc, mask=m_h)
-    gl.store(p_h + K * V + o_h, b_hs, mask=m_h)
-    if NORMED:
-        o_k = gl.arange(0, C, gl.SliceLayout(1, SUMS1))
-        p_n = p_h + 2 * K * V
-        gl.store(p_n + o_k, gl.sum(b_nc, 1) * (1 / ONES), mask=o_k < K)
-        gl.store(p_n + K + o_k, gl.sum(b_ns, 1) * (1 / ONES), mask=o_k < K)
-
-
-@gluon.jit
-def clamped(z, eps):
-    return gl.where(gl.abs(z) < eps, eps, z)
-
-
-@gluon.jit
-def kept(p_mask, row, low, left, m_st, LAYOUT: gl.constexpr, MASKED: gl.constexpr):
-    """Which rows of a chunk count: those from `low` up to `left`, and not masked; `row` is the mask's first."""
-    o_c = gl.arange(0, C, gl.SliceLayout(1, LAYOUT))
-    keep = (o_c >= low) & (o_c < left)
-    if MASKED:
-        keep = keep & (gl.load(p_mask + (row + o_c).to(gl.int64) * m_st, mask=keep, other=0) != 0)
-    return keep
-
-
-@gluon.jit
-def write_rows(
-    s_x, d_x, p_x, x_sb, x_sh, x_st, i_b, i_head, row, low, left, LAYOUT: gl.constexpr, D: gl.constexpr,
-    BY_HAND: gl.constexpr,
-):  # fmt: skip
-    """A chunk of results from shared memory, after a fence and a barrier: by the copy engine, which leaves out rows
-    behind the tensor's last; by hand where the next row belongs to another sequence, or a chunk begins before the
-    first row, which the copy engine forbids."""
-    if BY_HAND:
-        if (low > 0) | (left < C):
-            b_x = s_x.reshape([C, s_x.shape[3]]).load(LAYOUT)
-            o_c = gl.arange(0, C, gl.SliceLayout(1, LAYOUT))
-            o_d = gl.arange(0, s_x.shape[3], gl.SliceLayout(0, LAYOUT))
-            # strides come as multiples of 8, so the compiler sees that 16 bytes can be stored at once
-            x_st = x_st * 8
-            p_x += (i_b.to(gl.int64) * x_sb + i_head.to(gl.int64) * x_sh) * 8 + row.to(gl.int64) * x_st
-            m = ((o_c >= low) & (o_c < left))[:, None] & (o_d < D)[None, :]
-            gl.store(p_x + (o_c[:, None] * x_st + o_d[None, :]), b_x, mask=m)
-        else:
-            tma.async_copy_shared_to_global(d_x, [i_b, i_head, row, 0], s_x)
-    else:
-        tma.async_copy_shared_to_global(d_x, [i_b, i_head, row, 0], s_x)
-
-
-@gluon.jit
-def tile():
-    return gl.allocate_shared_memory(BF16, [1, C, C], TILE)
-
-
-@gluon.jit
-def narrow(value):
-    made = gl.allocate_shared_memory(BF16, [1, C, ONES], NARROW)
-    made.index(0).store(gl.full([C, ONES], value, BF16, SUMS1))
-    return made
-
-
-@gluon.jit
-def unknown_zero(i):
-    """0 that the compiler cannot foresee: tiles indexed with it have their addresses reckoned where they are used, not
-    once before the loop, which would fill the registers with them."""
-    return i >> 30
-
-
-@gluon.jit
 def none():
     return gl.zeros([C, C], F32, SUMS)
-
-
-@gluon.jit
-def in_two(x, LAYOUT: gl.constexpr):
-    """[C, ONES] in bf16 whose rows add up to x, in two parts so that nearly all its digits survive."""
-    high = x.to(BF16).to(F32)
-    o_1 = gl.arange(0, ONES, gl.SliceLayout(0, LAYOUT))
-    return (gl.where((o_1 < ONES // 2)[None, :], high[:, None], (x - high)[:, None]) * (2 / ONES)).to(BF16)
-
-
-@gluon.jit
-def row_numbers(p_x, rows_x, row, length, LAYOUT: gl.constexpr, other):
-    """One number for each row of a chunk, `other` for rows that do not exist."""
-    o_c = row + gl.arange(0, C, gl.SliceLayout(1, LAYOUT))
-    return gl.load(p_x + rows_x + o_c, mask=(o_c >= 0) & (o_c < length), other=other)
 
 
 @gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
@@ -298,9 +96,9 @@ def sum_kernel(
     rows_b = (i_b * heads + i_head).to(gl.int64) * length + at
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
-    s_b, s_c, bars = buffer(STAGES), buffer(STAGES), barriers(STAGES)
-    s_bc, s_bs, s_v, s_1 = tile(), tile(), tile(), narrow(1.0)
-    b_hc, b_hs, b_nc, b_ns = load_state(p_h, slot, K, V, False, False)
+    s_b, s_c, bars = buffer(STAGES, C), buffer(STAGES, C), barriers(STAGES)
+    s_bc, s_bs, s_v, s_1 = tile(C, C), tile(C, C), tile(C, C), narrow(C, 1.0, SUMS1)
+    b_hc, b_hs, b_nc, b_ns = load_state(p_h, slot, C, SUMS, SUMS1, K, V, False, False)
     cos0, sin0 = clock(LINES, theta)
     count = gl.cdiv(last - first, C)
     mbarrier.expect(bars.index(0), 2 * C * C * 2)
@@ -343,7 +141,7 @@ def sum_kernel(
         b_hc, b_hs = warpgroup_mma_wait(0, [hc, hs])
     if QUERIES and NORMED:  # its columns add up to the row; a state's are all the row
         b_nc, b_ns = b_nc * ONES, b_ns * ONES
-    store_state(b_hc, b_hs, b_nc, b_ns, p_h, slot * heads + i_head, K, V, NORMED)
+    store_state(b_hc, b_hs, b_nc, b_ns, p_h, slot * heads + i_head, C, SUMS, SUMS1, K, V, NORMED)
 
 
 @gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
@@ -368,9 +166,9 @@ def forward_kernel(
     rows_q = (i_b * heads + i_head).to(gl.int64) * length_q + at_q
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
-    s_q, bars, s_o = buffer(STAGES), barriers(STAGES), buffer(1).index(0)
-    s_hc, s_hs, s_nc, s_ns = tile(), tile(), narrow(0.0), narrow(0.0)
-    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state * heads_kv + i_kv, K, V, STATE_IN, NORMED)
+    s_q, bars, s_o = buffer(STAGES, C), barriers(STAGES), buffer(1, C).index(0)
+    s_hc, s_hs, s_nc, s_ns = tile(C, C), tile(C, C), narrow(C, 0.0, SUMS1), narrow(C, 0.0, SUMS1)
+    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state * heads_kv + i_kv, C, SUMS, SUMS1, K, V, STATE_IN, NORMED)
     s_hc.index(0).store(b_hc.to(BF16))
     s_hs.index(0).store(b_hs.to(BF16))
     if NORMED:
@@ -382,7 +180,7 @@ def forward_kernel(
     mbarrier.expect(bars.index(0), BYTES)
     fetch(d_q, s_q, bars, 0, i_b, i_head, at_q + first - lead, True)
     if CAUSAL:
-        s_k, s_v, s_kc, s_ks, s_1 = buffer(STAGES), buffer(STAGES), tile(), tile(), narrow(1.0)
+        s_k, s_v, s_kc, s_ks, s_1 = buffer(STAGES, C), buffer(STAGES, C), tile(C, C), tile(C, C), narrow(C, 1.0, SUMS1)
         cos_k, sin_k = clock(LINES, theta)
         o_t, o_s = gl.arange(0, C, gl.SliceLayout(1, SUMS)), gl.arange(0, C, gl.SliceLayout(0, SUMS))
         fetch(d_k, s_k, bars, 0, i_b, i_kv, at_k + first, True)
@@ -462,7 +260,7 @@ def forward_kernel(
     write_rows(s_o, d_o, p_o, o_sb, o_sh, o_st, i_b, i_head, at_q + row, -row, last - lead - row, LINES, V, BY_HAND)
     if STATE_OUT:  # noqa: SIM102 one is known at compile time
         if (last == end) & (i_head % GROUP == 0):
-            store_state(b_hc, b_hs, b_nc, b_ns, p_h_out, i_seq * heads_kv + i_kv, K, V, NORMED)
+            store_state(b_hc, b_hs, b_nc, b_ns, p_h_out, i_seq * heads_kv + i_kv, C, SUMS, SUMS1, K, V, NORMED)
     tma.store_wait(0)
 
 
@@ -487,9 +285,9 @@ def backward_q_kernel(
     rows_q = (i_b * heads + i_head).to(gl.int64) * length_q + at_q
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
-    s_g, s_o, bars, s_q = buffer(STAGES), buffer(STAGES), barriers(STAGES + 1), buffer(1)
-    s_hc, s_hs, s_nc, s_ns = tile(), tile(), narrow(0.0), narrow(0.0)
-    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state * heads_kv + i_kv, K, V, STATE_IN, NORMED)
+    s_g, s_o, bars, s_q = buffer(STAGES, C), buffer(STAGES, C), barriers(STAGES + 1), buffer(1, C)
+    s_hc, s_hs, s_nc, s_ns = tile(C, C), tile(C, C), narrow(C, 0.0, SUMS1), narrow(C, 0.0, SUMS1)
+    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state * heads_kv + i_kv, C, SUMS, SUMS1, K, V, STATE_IN, NORMED)
     s_hc.index(0).store(b_hc.to(BF16))
     s_hs.index(0).store(b_hs.to(BF16))
     if NORMED:
@@ -505,7 +303,7 @@ def backward_q_kernel(
         fetch(d_o, s_o, bars, 0, i_b, i_head, at_q + first - lead, True)
         z_next = row_numbers(p_z, rows_q, first - lead, len_q, LEFT, 1.0)
     if CAUSAL:
-        s_k, s_v, s_kc, s_ks, s_1 = buffer(STAGES), buffer(STAGES), tile(), tile(), narrow(1.0)
+        s_k, s_v, s_kc, s_ks, s_1 = buffer(STAGES, C), buffer(STAGES, C), tile(C, C), tile(C, C), narrow(C, 1.0, SUMS1)
         cos_k, sin_k = clock(LINES, theta)
         o_s = gl.arange(0, C, gl.SliceLayout(0, SUMS))
         fetch(d_k, s_k, bars, 0, i_b, i_kv, at_k + first, True)
@@ -617,9 +415,9 @@ def backward_kv_kernel(
     rows_q = (i_b * heads + i_head).to(gl.int64) * length_q + at_q
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
-    s_k, s_v, bars = buffer(STAGES), buffer(STAGES), barriers(STAGES)
-    s_gc, s_gs, s_ec, s_es = tile(), tile(), narrow(0.0), narrow(0.0)
-    b_gc, b_gs, b_ec, b_es = load_state(p_h, at_state * heads + i_head, K, V, STATE_IN, NORMED)
+    s_k, s_v, bars = buffer(STAGES, C), buffer(STAGES, C), barriers(STAGES)
+    s_gc, s_gs, s_ec, s_es = tile(C, C), tile(C, C), narrow(C, 0.0, SUMS1), narrow(C, 0.0, SUMS1)
+    b_gc, b_gs, b_ec, b_es = load_state(p_h, at_state * heads + i_head, C, SUMS, SUMS1, K, V, STATE_IN, NORMED)
     b_ec, b_es = b_ec * (1 / ONES), b_es * (1 / ONES)  # here the columns add up to the row
     s_gc.index(0).store(b_gc.to(BF16))
     s_gs.index(0).store(b_gs.to(BF16))
@@ -635,9 +433,9 @@ def backward_kv_kernel(
     mbarrier.expect(bars.index(0), BYTES)
     fetch(d_k, s_k, bars, 0, i_b, i_kv, at_k + start, True)
     fetch(d_v, s_v, bars, 0, i_b, i_kv, at_k + start, True)
-    s_g = buffer(STAGES)
+    s_g = buffer(STAGES, C)
     if CAUSAL:
-        s_q, s_qc, s_qs, s_dn, s_e = buffer(STAGES), tile(), tile(), tile(), narrow(0.0)
+        s_q, s_qc, s_qs, s_dn, s_e = buffer(STAGES, C), tile(C, C), tile(C, C), tile(C, C), narrow(C, 0.0, SUMS1)
         cos_q, sin_q = clock(LINES, theta)
         fetch(d_q, s_q, bars, 0, i_b, i_head, at_q + start - lead, True)
         fetch(d_g, s_g, bars, 0, i_b, i_head, at_q + start - lead, True)
@@ -741,6 +539,6 @@ def backward_kv_kernel(
     if STATE_OUT:  # noqa: SIM102
         if first == 0:
             store_state(
-                b_gc, b_gs, b_ec * ONES, b_es * ONES, p_h_out, i_seq * heads + i_head, K, V, NORMED
+                b_gc, b_gs, b_ec * ONES, b_es * ONES, p_h_out, i_seq * heads + i_head, C, SUMS, SUMS1, K, V, NORMED
             )  # fmt: skip
     tma.store_wait(0)

@@ -17,26 +17,30 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from cosformer.ops.triton.hopper_kernels import (
+from cosformer.ops.triton.hopper_parts import (
     BF16,
     F32,
-    NARROW,
     ONES,
-    ROWS,
     SIZES,
     TILE,
     C,
     barrier,
     barriers,
+    buffer,
     clamped,
     clock,
     feature_map_gradient,
     fetch,
     in_two,
     kept,
+    load_state,
     mapped,
+    narrow,
     phases,
     row_numbers,
+    rows,
+    store_state,
+    tile,
     turned,
     unknown_zero,
     where_is,
@@ -51,65 +55,8 @@ LINES = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [8, 1], [1, 0]))
 
 
 @gluon.jit
-def wide_buffer(COUNT: gl.constexpr):
-    return gl.allocate_shared_memory(BF16, [COUNT, 1, 1, C, W], ROWS)
-
-
-@gluon.jit
-def wide_rows(s, slot):
-    return s.index(slot).reshape([C, W])
-
-
-@gluon.jit
-def wide_tile(ROW_COUNT: gl.constexpr):
-    return gl.allocate_shared_memory(BF16, [1, ROW_COUNT, W], TILE)
-
-
-@gluon.jit
-def wide_narrow(ROW_COUNT: gl.constexpr, value):
-    made = gl.allocate_shared_memory(BF16, [1, ROW_COUNT, ONES], NARROW)
-    made.index(0).store(gl.full([ROW_COUNT, ONES], value, BF16, SUMS1))
-    return made
-
-
-@gluon.jit
 def nothing():
     return gl.zeros([C, W], F32, SUMS)
-
-
-@gluon.jit
-def wide_offsets(K: gl.constexpr, V: gl.constexpr):
-    o_k, o_v = gl.arange(0, W, gl.SliceLayout(1, SUMS)), gl.arange(0, W, gl.SliceLayout(0, SUMS))
-    return o_k[:, None] * V + o_v[None, :], (o_k < K)[:, None] & (o_v < V)[None, :]
-
-
-@gluon.jit
-def load_wide_state(p_h, at, K: gl.constexpr, V: gl.constexpr, GIVEN: gl.constexpr, NORMED: gl.constexpr):
-    b_hc, b_hs = gl.zeros([W, W], F32, SUMS), gl.zeros([W, W], F32, SUMS)
-    b_nc, b_ns = gl.zeros([W, ONES], F32, SUMS1), gl.zeros([W, ONES], F32, SUMS1)
-    if GIVEN:
-        o_h, m_h = wide_offsets(K, V)
-        p_h += at.to(gl.int64) * (2 * K * (V + 1))
-        b_hc, b_hs = gl.load(p_h + o_h, mask=m_h, other=0.0), gl.load(p_h + K * V + o_h, mask=m_h, other=0.0)
-        if NORMED:
-            o_k = gl.arange(0, W, gl.SliceLayout(1, SUMS1))
-            p_n = p_h + 2 * K * V
-            b_nc = b_nc + gl.load(p_n + o_k, mask=o_k < K, other=0.0)[:, None]
-            b_ns = b_ns + gl.load(p_n + K + o_k, mask=o_k < K, other=0.0)[:, None]
-    return b_hc, b_hs, b_nc, b_ns
-
-
-@gluon.jit
-def store_wide_state(b_hc, b_hs, b_nc, b_ns, p_h, at, K: gl.constexpr, V: gl.constexpr, NORMED: gl.constexpr):
-    o_h, m_h = wide_offsets(K, V)
-    p_h += at.to(gl.int64) * (2 * K * (V + 1))
-    gl.store(p_h + o_h, b_hc, mask=m_h)
-    gl.store(p_h + K * V + o_h, b_hs, mask=m_h)
-    if NORMED:
-        o_k = gl.arange(0, W, gl.SliceLayout(1, SUMS1))
-        p_n = p_h + 2 * K * V
-        gl.store(p_n + o_k, gl.sum(b_nc, 1) * (1 / ONES), mask=o_k < K)
-        gl.store(p_n + K + o_k, gl.sum(b_ns, 1) * (1 / ONES), mask=o_k < K)
 
 
 @gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
@@ -133,9 +80,9 @@ def wide_sum_kernel(
     rows_b = (i_b * heads + i_head).to(gl.int64) * length + at
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
-    s_b, s_c, bars = wide_buffer(1), wide_buffer(2), barriers(1)
-    s_bc, s_bs, s_1 = wide_tile(C), wide_tile(C), wide_narrow(C, 1.0)
-    b_hc, b_hs, b_nc, b_ns = load_wide_state(p_h, slot, K, V, False, False)
+    s_b, s_c, bars = buffer(1, W), buffer(2, W), barriers(1)
+    s_bc, s_bs, s_1 = tile(C, W), tile(C, W), narrow(C, 1.0, SUMS1)
+    b_hc, b_hs, b_nc, b_ns = load_state(p_h, slot, W, SUMS, SUMS1, K, V, False, False)
     cos0, sin0 = clock(LINES, theta)
     count = gl.cdiv(last - first, C)
     mbarrier.expect(bars.index(0), 2 * C * W * 2)
@@ -146,12 +93,12 @@ def wide_sum_kernel(
         row = chunk - lead
         mbarrier.wait(bars.index(0), i & 1)
         keep = kept(p_mask, at + row, -row, gl.minimum(size, last - lead) - row, m_st, LINES, MASKED)
-        b_b = mapped(wide_rows(s_b, 0).load(LINES), keep, LINES, K, MAP, EDGED)
+        b_b = mapped(rows(s_b, 0).load(LINES), keep, LINES, K, MAP, EDGED)
         cos, sin = phases(cos0, sin0, chunk, theta)
         b_bc, b_bs = turned(b_b, cos, sin)
         s_bc.index(at_0).store(b_bc)
         s_bs.index(at_0).store(b_bs)
-        s_values = wide_rows(s_c, now)
+        s_values = rows(s_c, now)
         if SCALED:
             z = row_numbers(p_z, rows_b, row, size, LINES, 1.0)
             b_c = s_values.load(LINES).to(F32) * (1 / clamped(z, eps))[:, None]
@@ -180,7 +127,7 @@ def wide_sum_kernel(
         barrier()  # no product reads the tiles any more
     if QUERIES and NORMED:  # its columns add up to the row; a state's are all the row
         b_nc, b_ns = b_nc * ONES, b_ns * ONES
-    store_wide_state(b_hc, b_hs, b_nc, b_ns, p_h, slot * heads + i_head, K, V, NORMED)
+    store_state(b_hc, b_hs, b_nc, b_ns, p_h, slot * heads + i_head, W, SUMS, SUMS1, K, V, NORMED)
 
 
 @gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
@@ -212,9 +159,9 @@ def values_kernel(
     rows_q = (i_b * heads + i_head).to(gl.int64) * length_q + at_q
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
-    s_a, bars, s_ac, s_as = wide_buffer(1), barriers(1), wide_buffer(1), wide_tile(C)
-    s_hc, s_hs, s_nc, s_ns = wide_tile(W), wide_tile(W), wide_narrow(W, 0.0), wide_narrow(W, 0.0)
-    b_hc, b_hs, b_nc, b_ns = load_wide_state(p_h, at_state * heads_state + h_state, K, V, STATE_IN, NORMED)
+    s_a, bars, s_ac, s_as = buffer(1, W), barriers(1), buffer(1, W), tile(C, W)
+    s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), narrow(W, 0.0, SUMS1), narrow(W, 0.0, SUMS1)
+    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state * heads_state + h_state, W, SUMS, SUMS1, K, V, STATE_IN, NORMED)
     s_hc.index(0).store(b_hc.to(BF16))
     s_hs.index(0).store(b_hs.to(BF16))
     if NORMED:
@@ -230,7 +177,7 @@ def values_kernel(
     mbarrier.expect(bars.index(0), BYTES)
     fetch(d_a, s_a, bars, 0, i_b, h_a, at_a + start - lead_a, True)
     if CAUSAL:
-        s_b, s_c, s_bc, s_bs, s_1 = wide_buffer(1), wide_buffer(2), wide_tile(C), wide_tile(C), wide_narrow(C, 1.0)
+        s_b, s_c, s_bc, s_bs, s_1 = buffer(1, W), buffer(2, W), tile(C, W), tile(C, W), narrow(C, 1.0, SUMS1)
         s_s = gl.allocate_shared_memory(BF16, [1, C, C], TILE)
         fetch(d_b, s_b, bars, 0, i_b, h_b, at_b + start - lead_b, True)
         fetch(d_c, s_c, bars, 0, i_b, h_b, at_b + start - lead_b, True)
@@ -242,12 +189,12 @@ def values_kernel(
         tma.store_wait(0)
         barrier()  # no product reads the tiles any more, nor the copy engine the last results
         if CAUSAL:
-            s_values = wide_rows(s_c, now)
+            s_values = rows(s_c, now)
             if REVERSE:
                 keep = kept(p_mask, 0, -row_b, len_b - row_b, m_st, LINES, False)
             else:
                 keep = kept(p_mask, at_b + row_b, 0, last - chunk, m_st, LINES, MASKED)
-            b_b = mapped(wide_rows(s_b, 0).load(LINES), keep, LINES, K, MAP, EDGED)
+            b_b = mapped(rows(s_b, 0).load(LINES), keep, LINES, K, MAP, EDGED)
             b_bc, b_bs = turned(b_b, cos, sin)
             s_bc.index(at_0).store(b_bc)
             s_bs.index(at_0).store(b_bs)
@@ -258,9 +205,9 @@ def values_kernel(
             elif EDGED:
                 s_values.store(gl.where(keep[:, None], s_values.load(LINES).to(F32), 0.0).to(BF16))
         all_rows = kept(p_mask, 0, 0, C, m_st, LINES, False)
-        b_a = mapped(wide_rows(s_a, 0).load(LINES), all_rows, LINES, K, MAP, False)
+        b_a = mapped(rows(s_a, 0).load(LINES), all_rows, LINES, K, MAP, False)
         b_ac, b_as = turned(b_a, cos, sin)
-        s_left = wide_rows(s_ac, at_0)
+        s_left = rows(s_ac, at_0)
         s_left.store(b_ac)
         s_as.index(at_0).store(b_as)
         fence_async_shared()
@@ -329,7 +276,7 @@ def values_kernel(
         )  # fmt: skip
     if STATE_OUT:  # noqa: SIM102
         if (last == end) & (i_head % GROUP == 0):
-            store_wide_state(b_hc, b_hs, b_nc, b_ns, p_h_out, i_seq * heads_kv + i_kv, K, V, NORMED)
+            store_state(b_hc, b_hs, b_nc, b_ns, p_h_out, i_seq * heads_kv + i_kv, W, SUMS, SUMS1, K, V, NORMED)
     tma.store_wait(0)
 
 
@@ -365,9 +312,9 @@ def features_kernel(
         p_mask += i_b.to(gl.int64) * m_sb
     WITH_G: gl.constexpr = CAUSAL or not REVERSE
     WITH_V: gl.constexpr = CAUSAL or REVERSE
-    s_x, bars = wide_buffer(1), barriers(2)
-    s_hc, s_hs, s_nc, s_ns = wide_tile(W), wide_tile(W), wide_narrow(W, 0.0), wide_narrow(W, 0.0)
-    b_hc, b_hs, b_nc, b_ns = load_wide_state(p_h, at_state * heads_state + h_state, K, V, STATE_IN, NORMED)
+    s_x, bars = buffer(1, W), barriers(2)
+    s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), narrow(W, 0.0, SUMS1), narrow(W, 0.0, SUMS1)
+    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state * heads_state + h_state, W, SUMS, SUMS1, K, V, STATE_IN, NORMED)
     if REVERSE:  # here the columns add up to the row
         b_nc, b_ns = b_nc * (1 / ONES), b_ns * (1 / ONES)
     s_hc.index(0).store(b_hc.to(BF16))
@@ -382,17 +329,17 @@ def features_kernel(
     start, step = first, C
     if REVERSE:
         start, step = first + (count - 1) * C, -C
-    s_1, s_e = wide_narrow(C, 1.0), wide_narrow(C, 0.0)
+    s_1, s_e = narrow(C, 1.0, SUMS1), narrow(C, 0.0, SUMS1)
     BYTES: gl.constexpr = (WITH_G + WITH_V + CAUSAL) * C * W * 2
     mbarrier.expect(bars.index(0), BYTES)
     if WITH_G:
-        s_g, s_dn = wide_buffer(1), wide_tile(C)
+        s_g, s_dn = buffer(1, W), tile(C, W)
         fetch(d_g, s_g, bars, 0, i_b, i_head, at_q + start - lead, True)
     if WITH_V:
-        s_v = wide_buffer(2)
+        s_v = buffer(2, W)
         fetch(d_v, s_v, bars, 0, i_b, i_kv, at_k + start, True)
     if CAUSAL:
-        s_c, s_cc, s_cs = wide_buffer(1), wide_tile(C), wide_tile(C)
+        s_c, s_cc, s_cs = buffer(1, W), tile(C, W), tile(C, W)
         s_s = gl.allocate_shared_memory(BF16, [1, C, C], TILE)
         fetch(d_c, s_c, bars, 0, i_b, h_c, at_c + start - lead_c, True)
     for i in range(count):
@@ -404,17 +351,17 @@ def features_kernel(
                 keep = kept(p_mask, 0, -row_c, len_q - row_c, m_st, LINES, False)
             else:
                 keep = kept(p_mask, at_c + row_c, 0, last - chunk, m_st, LINES, MASKED)
-            b_c = mapped(wide_rows(s_c, 0).load(LINES), keep, LINES, K, MAP, EDGED)
+            b_c = mapped(rows(s_c, 0).load(LINES), keep, LINES, K, MAP, EDGED)
             cos, sin = phases(cos_c, sin_c, chunk, theta)
             b_cc, b_cs = turned(b_c, cos, sin)
             s_cc.index(at_0).store(b_cc)
             s_cs.index(at_0).store(b_cs)
         if WITH_V:
-            s_values = wide_rows(s_v, now)
+            s_values = rows(s_v, now)
             if EDGED and not REVERSE:
                 s_values.store(gl.where(keep[:, None], s_values.load(LINES).to(F32), 0.0).to(BF16))
         if WITH_G:
-            b_dn = wide_rows(s_g, 0).load(LINES).to(F32)
+            b_dn = rows(s_g, 0).load(LINES).to(F32)
             if DIVIDED:
                 b_dn = b_dn * (1 / clamped(row_numbers(p_z, rows_q, row_q, len_q, LINES, 1.0), eps))[:, None]
                 s_e.index(at_0).store(in_two(row_numbers(p_extra, rows_q, row_q, len_q, SUMS1, 0.0), SUMS1))
@@ -487,11 +434,11 @@ def features_kernel(
         mbarrier.wait(bars.index(1), i & 1)
         b_dx = b_xc * cos + b_xs * sin
         if MAP != "identity":
-            b_dx = feature_map_gradient(b_dx, wide_rows(s_x, 0).load(SUMS).to(F32), MAP)
+            b_dx = feature_map_gradient(b_dx, rows(s_x, 0).load(SUMS).to(F32), MAP)
         if REVERSE and MASKED:
             keep_out = kept(p_mask, at_x + row, 0, last - chunk, m_st, SUMS, True)
             b_dx = gl.where(keep_out[:, None], b_dx, 0.0)
-        wide_rows(s_x, 0).store(b_dx.to(BF16))
+        rows(s_x, 0).store(b_dx.to(BF16))
         fence_async_shared()
         barrier()
         write_rows(
@@ -500,7 +447,7 @@ def features_kernel(
         )  # fmt: skip
     if STATE_OUT:  # noqa: SIM102
         if first == 0:
-            store_wide_state(
-                b_hc, b_hs, b_nc * ONES, b_ns * ONES, p_h_out, i_seq * heads + i_head, K, V, NORMED
+            store_state(
+                b_hc, b_hs, b_nc * ONES, b_ns * ONES, p_h_out, i_seq * heads + i_head, W, SUMS, SUMS1, K, V, NORMED
             )  # fmt: skip
     tma.store_wait(0)
