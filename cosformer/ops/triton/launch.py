@@ -49,7 +49,7 @@ def _give_up(error: Exception) -> None:
     """The generic kernels run instead, and say so once."""
     if not _given_up:
         warnings.warn(
-            f"cosformer's kernels for Hopper cannot run, generic ones do, about three times slower: {error}",
+            f"cosformer's kernels for Hopper cannot run, slower generic ones do: {error}",
             RuntimeWarning, stacklevel=2,
         )  # fmt: skip
     _given_up.append(error)
