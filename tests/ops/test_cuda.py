@@ -39,7 +39,7 @@ def last_rows(q: Tensor, k: Tensor, v: Tensor, rows: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(BF16, 2.0**-7), (F32, 2.0**-20)], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("width", [32, 80])
+@pytest.mark.parametrize("width", [32, 80, 128])
 def test_a_million_tokens(width: int, dtype: torch.dtype, bound: float) -> None:
     """Angles stay exact: the last rows, which see everything, are as good as the first. An output averages a million
     values: errors of the weights average out, what remains is the rounding of the result and of the sums."""
@@ -61,10 +61,10 @@ def test_more_elements_than_an_int32_counts() -> None:
         assert (a[:, -1:].double() - b.double()).abs().max() <= 2.0**-6 * b.double().abs().max()
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+@pytest.mark.parametrize(("dtype", "width"), [(BF16, 64), (BF16, 128), (F32, 64)], ids=str)
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_same_bits_every_time(causal: bool, dtype: torch.dtype) -> None:
-    q, k, v, do = (draw(2, 4, 1500, 64, dtype=dtype) for _ in range(4))
+def test_the_same_bits_every_time(causal: bool, dtype: torch.dtype, width: int) -> None:
+    q, k, v, do = (draw(2, 4, 1500, width, dtype=dtype) for _ in range(4))
     first = with_gradients(q, k, v, do, causal=causal)
     for _ in range(3):
         assert all(torch.equal(a, b) for a, b in zip(first, with_gradients(q, k, v, do, causal=causal), strict=True))
@@ -88,12 +88,13 @@ def test_any_strides_without_a_copy(width: int) -> None:
     torch.testing.assert_close(got, want, rtol=2**-6, atol=2**-6)
 
 
+@pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("causal", [True, False])
-def test_packed_sequences_of_very_uneven_lengths(causal: bool) -> None:
+def test_packed_sequences_of_very_uneven_lengths(causal: bool, width: int) -> None:
     lengths = [1, 20_011, 64, 3, 700]
     total = sum(lengths)
     cu = torch.tensor([0, *lengths], device="cuda").cumsum(0)
-    q, k, v, do = (draw(1, 2, total, 64) for _ in range(4))
+    q, k, v, do = (draw(1, 2, total, width) for _ in range(4))
     got = with_gradients(q, k, v, do, causal=causal, cu_seqlens=cu, horizon=total)
     at = 0
     for n in lengths:

@@ -35,6 +35,8 @@ SMALL = [
 ]
 LARGE = [
     *(Case(T=t, S=t, K=64, V=64, B=2, H=4, Hkv=2) for t in (63, 64, 1000)),
+    Case(T=1000, S=1000, K=128, V=128, B=2, H=4, Hkv=2),
+    Case(T=300, S=500, past=70, K=72, V=128, B=2, H=4, Hkv=2, masked=True),
     *(
         Case(T=65, S=65, K=k, V=v, B=2, H=4, Hkv=2, masked=True)
         for k, v in ((8, 8), (24, 40), (40, 16), (80, 96), (128, 128), (128, 24), (256, 256), (24, 256))
