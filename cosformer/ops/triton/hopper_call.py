@@ -6,6 +6,7 @@ token) happens here, once.
 """
 
 import functools
+import threading
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +58,25 @@ def rows(x: Tensor, width: int) -> TensorDescriptor:
 def eighths(x: Tensor) -> tuple[int, ...]:
     """Strides of batch, heads and time, in steps of 16 bytes."""
     return tuple(s // 8 for s in x.stride()[:3])
+
+
+class _Thread(threading.local):
+    """Devices whose context is current in this thread."""
+
+    def __init__(self) -> None:
+        self.ready: set[int] = set()
+
+
+_thread = _Thread()
+
+
+def ensure_context() -> None:
+    """Describing rows to the copy engine needs a context, which CUDA gives a thread with its first call; torch's thread
+    for gradients may come here without one."""
+    device = torch.cuda.current_device()
+    if device not in _thread.ready:
+        torch.cuda.mem_get_info(device)
+        _thread.ready.add(device)
 
 
 class Address:
@@ -145,6 +165,7 @@ class Call:
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, sequences: Sequences, problem: Problem
     ) -> None:
+        ensure_context()
         self.q, self.k, self.v, self.problem, self.sequences = q, k, v, problem, sequences
         self.kw, self.vw, self.heads_q, self.heads_k = k.shape[3], v.shape[3], q.shape[1], k.shape[1]
         self.nothing = torch.empty(0, device=q.device)
