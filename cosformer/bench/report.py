@@ -90,6 +90,28 @@ def plot_floor(path: Path, result: dict) -> None:
     _write(plt, figure, path, f"{result['device']}, {shape}", below=0.12)
 
 
+def plot_training(path: Path, result: dict) -> None:
+    """Tokens per second and memory over length, a line for each attention, from a result file of `bench train`."""
+    plt = _pyplot()
+    rows, settings = result["rows"], result["settings"]
+    colours = {"cosformer": "#1d4ed8", "softmax": "#fb923c", "softmax_cudnn": "#c2410c"}
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharex=True)
+    lengths = [row["length"] for row in rows]
+    for name in rows[0]["cells"]:
+        cells = [(row["length"], row["cells"][name]) for row in rows if "reason" not in row["cells"][name]]
+        style = {"label": name, "color": colours.get(name, "#64748b"), "markersize": 4}
+        axes[0].plot([n for n, _ in cells], [c["tokens_per_s"] for _, c in cells], "o-", **style)
+        held = [(n, c["peak_bytes"] / 2**30) for n, c in cells if c["peak_bytes"] is not None]
+        axes[1].plot([n for n, _ in held], [x for _, x in held], "o-", **style)
+    for axis, unit, heading in ((axes[0], "tokens per second", "speed"), (axes[1], "GiB", "peak memory")):
+        _finish(axis, lengths, heading)
+        axis.set_ylabel(unit)
+        axis.set_yscale("linear")
+        axis.set_ylim(bottom=0)
+    axes[0].legend(fontsize=8)
+    _write(plt, figure, path, f"{result['device']}, training, {settings['preset']}, {settings['dtype']}")
+
+
 def _pyplot() -> Any:
     try:
         import matplotlib

@@ -28,12 +28,14 @@ from cosformer.bench.precision import drift, worst_errors
 from cosformer.bench.report import plot_attention, write_json
 from cosformer.cli.bench_generate import generate
 from cosformer.cli.bench_gpu import attention_on_gpu
+from cosformer.cli.bench_train import train
 from cosformer.cli.decode import decode
 from cosformer.cli.options import chosen_device, chosen_dtype, chosen_systems, dtype_name, numbers, progress
 
 app = typer.Typer(no_args_is_help=True, help="Measurements on this machine.")
 app.command()(decode)
 app.command()(generate)
+app.command()(train)
 
 
 @app.callback()

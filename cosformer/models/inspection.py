@@ -68,6 +68,23 @@ def describe(config: CosformerConfig) -> dict[str, Any]:
     }
 
 
+def training_flops_per_token(config: CosformerConfig, length: int) -> float:
+    """Of a step of training on sequences of `length`: three times the forward, a product having two gradients.
+
+    `config.architectures` says which head is counted, as it does once a model is saved; without it there is none.
+    What is computed again in backward does not count. Causal softmax sees half of the length on average.
+    """
+    found = describe(config)
+    once, by_context = found["flops_per_token"], 0.0
+    if once["attention"] is None:
+        raise ValueError(
+            f"attention={config.attention!r}: operations are counted for cosformer and softmax blocks only"
+        )
+    for layer in found["layers"]:
+        by_context += layer["flops_per_token_of_context"] * ((length + 1) / 2 if layer["causal"] else length)
+    return 3 * (once["weights"] + once["attention"] + by_context)
+
+
 def _stacks(config: CosformerConfig) -> list[tuple[str, bool, bool]]:
     """Name, causal, cross attention of each."""
     if config.is_encoder_decoder:

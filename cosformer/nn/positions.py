@@ -16,9 +16,25 @@ def sinusoidal(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 def rotary_tables(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and sin [..., T, width] by which `rotate` turns vectors at whole-number positions [..., T]."""
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        # Left to the compiler, powers, sines and cosines would be worked out again for every head of every block
+        return torch.ops.cosformer.rotary_tables(positions, width, base, dtype)
+    return _rotary_tables(positions, width, base, dtype)
+
+
+def _rotary_tables(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     speeds = base ** (torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / -width)
     angles = (positions[..., None].float() * speeds).repeat(*(1,) * positions.dim(), 2)
     return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+_tables_op = torch.library.custom_op("cosformer::rotary_tables", _rotary_tables, mutates_args=())
+
+
+@_tables_op.register_fake
+def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    shape = (*positions.shape, width)
+    return positions.new_empty(shape, dtype=dtype), positions.new_empty(shape, dtype=dtype)
 
 
 def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:

@@ -200,7 +200,7 @@ def test_demo_shows_and_writes(tmp_path: Path) -> None:
 
 HELP = {
     (): {"env", "demo", "bench", "convert", "generate", "inspect", "tokenizer"},
-    ("bench",): {"attention", "decode", "generate", "precision"},
+    ("bench",): {"attention", "decode", "generate", "precision", "train"},
     ("bench", "decode"): {
         "--device", "--sequences", "--heads", "--width", "--contexts", "--dtype", "--repeats", "--backend", "--json",
     },
@@ -212,6 +212,10 @@ HELP = {
     ("bench", "generate"): {
         "--device", "--contexts", "--batch", "--layers", "--width", "--heads", "--vocab", "--dtype", "--steps",
         "--repeats", "--threads", "--json",
+    },
+    ("bench", "train"): {
+        "--device", "--preset", "--lengths", "--tokens", "--attentions", "--steps", "--repeats", "--dtype", "--compile",
+        "--threads", "--json", "--plot",
     },
     ("convert",): {"--attention", "--horizon", "--feature-map", "--normalizer", "--seed", "--json"},
     ("generate",): {
