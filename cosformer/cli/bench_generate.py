@@ -26,8 +26,8 @@ def generate(
     heads: Annotated[int | None, typer.Option(min=1, help="(4; CUDA: 12)")] = None,
     vocab: Annotated[int | None, typer.Option(min=1, help="(8192; CUDA: 50257)")] = None,
     dtype: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or fp64 (fp32; CUDA: bf16).")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Decoding steps in a sample (16; CUDA: 32).")] = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Samples (15).")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Decoding steps in a sample (16; CUDA: 8).")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Samples (15; CUDA: 9).")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU (as torch chooses).")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the result file here; - prints it.")] = None,
 ) -> None:

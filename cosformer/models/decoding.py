@@ -205,7 +205,8 @@ class GraphDecoder:
                 layer.cumulative_length.fill_(context)
                 layer.known_length = context
             else:
-                k, v = (torch.randn(*empty.shape[:2], context, width).to(empty) for _ in range(2))
+                shape = (*empty.shape[:2], context, width)
+                k, v = (torch.randn(shape, device=empty.device, dtype=empty.dtype) for _ in range(2))
                 self.cache.update(k, v, i)
         self.positions.fill_(context)
         self.length = context

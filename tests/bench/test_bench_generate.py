@@ -64,7 +64,7 @@ def test_every_step_follows_its_context(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gate(SMALL, "cosformer", "static") < 1e-5
+    assert gate(SMALL.model("cosformer"), SMALL, "cosformer", "static") < 1e-5
     right = GraphDecoder._step
 
     def wrong(self: GraphDecoder) -> None:
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(GraphDecoder, "_step", wrong)
     with pytest.raises(RuntimeError, match="what is wrong is not timed"):
-        gate(SMALL, "softmax", "static")
+        gate(SMALL.model("softmax"), SMALL, "softmax", "static")
 
 
 def test_a_softmax_cache_that_does_not_fit_is_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ def emulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(call, "launch", run)
     monkeypatch.setattr(hopper, "takes", lambda *x: all(t.shape[3] % 8 == 0 for t in x))
     monkeypatch.setattr(call, "_properties", lambda device: (True, 1))
+    monkeypatch.setattr(call, "ensure_context", lambda: None)
     monkeypatch.setattr(launch, "_hopper", lambda device: hopper)
     call._cut.cache_clear()
     yield
