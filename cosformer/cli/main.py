@@ -8,11 +8,15 @@ from cosformer.cli.demo import demo
 from cosformer.cli.env import env
 from cosformer.cli.generate import generate
 from cosformer.cli.inspect import inspect
+from cosformer.cli.recipes import recipes
 from cosformer.cli.tokenizer import app as tokenizer
+from cosformer.cli.train import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(env)
 app.command()(demo)
+app.command()(train)
+app.command()(recipes)
 app.command()(convert)
 app.command()(generate)
 app.command()(inspect)

@@ -199,7 +199,7 @@ def test_demo_shows_and_writes(tmp_path: Path) -> None:
 
 
 HELP = {
-    (): {"env", "demo", "bench", "convert", "generate", "inspect", "tokenizer"},
+    (): {"env", "demo", "bench", "train", "recipes", "convert", "generate", "inspect", "tokenizer"},
     ("bench",): {"attention", "decode", "generate", "precision", "train"},
     ("bench", "decode"): {
         "--device", "--sequences", "--heads", "--width", "--contexts", "--dtype", "--repeats", "--backend", "--json",
@@ -217,6 +217,11 @@ HELP = {
         "--device", "--preset", "--lengths", "--tokens", "--attentions", "--steps", "--repeats", "--dtype", "--compile",
         "--threads", "--json", "--plot",
     },
+    ("train",): {
+        "--data", "--valid-data", "--test-data", "--column", "--label", "--classes", "--out", "--set", "--resume",
+        "--device", "--cache", "--quiet", "--json",
+    },
+    ("recipes",): {"--json"},
     ("convert",): {"--attention", "--horizon", "--feature-map", "--normalizer", "--seed", "--json"},
     ("generate",): {
         "--prompt", "--max-new-tokens", "--stream", "--temperature", "--top-k", "--top-p", "--seed", "--device",

@@ -1,0 +1,77 @@
+"""Which examples each step takes, over all epochs of a run, as micro-batches of this process."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from cosformer.tasks import MaskedWindows, ResumableBatches
+
+Key = tuple[int, int]
+"""Epoch and index: what an item may depend on, however far ahead a loader reads."""
+
+
+class ByEpoch(Dataset[dict[str, Tensor]]):
+    """Items that are the same in every epoch."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: Key) -> dict[str, Tensor]:
+        return self.dataset[key[1]]
+
+
+class MaskedByEpoch(ByEpoch):
+    """Other tokens are hidden in every epoch. The epoch comes with the key: loaders read ahead over its end."""
+
+    def __init__(self, dataset: MaskedWindows) -> None:
+        super().__init__(dataset)
+        self.epoch = 0
+
+    def __getitem__(self, key: Key) -> dict[str, Tensor]:
+        epoch, index = key
+        if epoch != self.epoch:
+            old = self.dataset
+            self.dataset = MaskedWindows(
+                old.shards, old.length, mask=old.mask, special=old.special.tolist(), seed=old.seed, share=old.share
+            )  # its own, as that of another worker may be at another epoch
+            self.dataset.set_epoch(epoch)
+            self.epoch = epoch
+        return self.dataset[index]
+
+
+class RunBatches(Sampler[list[Key]]):
+    """The micro-batches of steps `start` … `steps` − 1, epoch after epoch; `parts` of them make a step."""
+
+    def __init__(self, batches: ResumableBatches, *, steps: int, parts: int = 1, start: int = 0) -> None:
+        self.batches, self.steps, self.parts, self.start = batches, steps, parts, start
+
+    def __len__(self) -> int:
+        """Of the whole run, also where it goes on."""
+        return self.steps * self.parts
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        self.batches.load_state_dict(self.batches.state_after(self.start))
+        done = self.start
+        while done < self.steps:
+            for mine in self.batches:
+                epoch = self.batches.epoch
+                cuts = [len(mine) * part // self.parts for part in range(self.parts + 1)]
+                for begin, end in pairwise(cuts):
+                    yield [(epoch, index) for index in mine[begin:end]]
+                done += 1
+                if done == self.steps:
+                    return
+
+    def of_step(self, step: int) -> list[Key]:
+        """What this process reads in the update after `step` updates."""
+        one = RunBatches(self.batches, steps=step + 1, start=step)
+        state = self.batches.state_dict()
+        found = next(iter(one))
+        self.batches.load_state_dict(state)
+        return found

@@ -1,0 +1,131 @@
+"""The data of a run: source, tokenizer, shards in the cache, data sets, collator."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cosformer.tasks import (
+    LabelledTexts,
+    Marks,
+    MaskedWindows,
+    PadCollator,
+    Progress,
+    SequencePairs,
+    ShardSet,
+    Source,
+    TextSource,
+    Windows,
+    encoder_of,
+    prepare,
+)
+from cosformer.training.batches import ByEpoch, MaskedByEpoch
+from cosformer.training.recipe import Recipe
+from cosformer.training.recipe_fields import BadRecipe
+from cosformer.training.sources import file_name, place_of, source_of
+from cosformer.training.vocabulary import tokenizer_of
+
+MULTIPLE = 16  # padded lengths are multiples of it: fewer shapes for kernels and compilers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """Everything a model is trained and evaluated on."""
+
+    recipe: Recipe
+    source: Source
+    tokenizer: Any
+    shards: dict[str, ShardSet]
+
+    @property
+    def vocab_size(self) -> int:
+        return max(len(self.tokenizer), next(iter(self.shards.values())).manifest.vocab_size)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return next(iter(self.shards.values())).manifest.classes
+
+    @property
+    def pad(self) -> int:
+        return special_ids(self.tokenizer)["pad"] or 0
+
+    def dataset(self, split: str, *, stride: int | None = None, length: int | None = None) -> Any:
+        """Of a prepared split. stride: of language models, how far the next window is (the whole context)."""
+        recipe, shards = self.recipe, self.shards[split]
+        length = length or recipe.data.length
+        ids = special_ids(self.tokenizer)
+        if recipe.task == "lm":
+            return Windows(shards, length, stride=stride, first=ids["eos"])
+        if recipe.task == "mlm":
+            if self.tokenizer.mask_token_id is None:
+                raise BadRecipe("the tokenizer has no token for masks: task='mlm' needs one; use bpe or bytes")
+            special = self.tokenizer.all_special_ids
+            seed = recipe.seed if split == "train" else recipe.seed + 1
+            share = recipe.data.mask_share
+            return MaskedWindows(
+                shards, length, mask=self.tokenizer.mask_token_id, special=special, seed=seed, share=share
+            )
+        if recipe.task == "classify":
+            bos = ids["bos"] if recipe.model.config.get("pooling") == "first" else None
+            return LabelledTexts(shards, length, bos=bos, eos=ids["eos"], apart=recipe.data.apart)
+        if ids["eos"] is None:
+            raise BadRecipe("the tokenizer has no token to end with: translation needs one")
+        return SequencePairs(shards, length, recipe.data.target_length or length, eos=ids["eos"])
+
+    def training_set(self) -> ByEpoch:
+        found = self.dataset("train")
+        return MaskedByEpoch(found) if isinstance(found, MaskedWindows) else ByEpoch(found)
+
+    def collator(self) -> PadCollator:
+        if self.recipe.task in ("lm", "mlm"):
+            return PadCollator(pad=self.pad)
+        return PadCollator(pad=self.pad, multiple=MULTIPLE, always_mask=True)
+
+    def facts(self) -> dict[str, Any]:
+        """For run.json and the card: which data, by hash."""
+        splits = {
+            name: {"text_sha256": s.manifest.text_sha256, "tokens": s.tokens, "bytes": s.manifest.bytes,
+                   "documents": s.documents, "examples": s.examples}
+            for name, s in self.shards.items()
+        }  # fmt: skip
+        train = self.shards.get("train")
+        return {
+            "name": self.source.name, "splits": splits, "tokens": None if train is None else train.tokens,
+            "vocab_size": self.vocab_size, "classes": list(self.classes),
+        }  # fmt: skip
+
+
+def special_ids(tokenizer: Any) -> dict[str, int | None]:
+    """pad, bos and eos, whatever a tokenizer calls them."""
+
+    def first(*names: str) -> int | None:
+        return next((i for name in names if (i := getattr(tokenizer, f"{name}_token_id", None)) is not None), None)
+
+    eos = first("eos", "sep")
+    pad = first("pad")
+    return {"pad": eos if pad is None else pad, "bos": first("bos", "cls"), "eos": eos}
+
+
+def open_data(
+    recipe: Recipe, cache: Path, *, splits: Sequence[str] | None = None, tokenizer: Any = None,
+    progress: Callable[[Progress], None] = lambda _: None, said: Callable[[str], None] = lambda _: None,
+) -> RunData:  # fmt: skip
+    """Opens the source, learns or loads the tokenizer, tokenises what is not in the cache yet.
+
+    splits: those to prepare (train and the one of periodic evaluation). tokenizer: that of a run, where there is one.
+    """
+    source = source_of(recipe)
+    wanted = splits or ("train", recipe.data.valid_split)
+    for split in wanted:
+        source.check_split(split)
+    tokenizer = tokenizer or tokenizer_of(recipe, source, cache, said)
+    encoder = encoder_of(tokenizer)
+    marks = Marks()
+    if isinstance(source, TextSource) and source.document_marks:
+        marks = Marks(eos=special_ids(tokenizer)["eos"])
+    key = json.dumps([place_of(recipe.data), encoder.fingerprint, marks.bos, marks.eos])
+    folder = cache / f"{file_name(source)}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    shards = {split: prepare(source, split, encoder, folder, marks=marks, progress=progress) for split in wanted}
+    return RunData(recipe=recipe, source=source, tokenizer=tokenizer, shards=shards)

@@ -1,0 +1,314 @@
+"""transformers.Trainer with our batches, optimizer, checkpoints and logs. What is not overridden is its own."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from cosformer.tasks.datasets.windows import IGNORED
+from cosformer.tasks.keyed_random import key_of
+from cosformer.training import checkpoint as saved
+from cosformer.training.batches import RunBatches
+from cosformer.training.data import RunData
+from cosformer.training.held_out import held_out, score
+from cosformer.training.not_finite import Guard, NotFinite, find_tensor
+from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
+from cosformer.training.samples import write_samples
+from cosformer.training.schedule import rate_share
+
+
+class RunTrainer(Trainer):
+    """One run of a recipe. `batches` say what each step reads; `best` is the best evaluation so far."""
+
+    model: Any
+    optimizer: Any
+    lr_scheduler: Any
+    accelerator: Any
+
+    def __init__(
+        self, model: Any, args: TrainingArguments, *, data: RunData, batches: RunBatches, recorder: Recorder,
+        tally: Tally, best: dict[str, Any] | None = None, flops_per_token: float | None = None,
+        peak_flops: float | None = None, autocast: bool = False,
+    ) -> None:  # fmt: skip
+        self.data, self.recipe, self.batches, self.recorder = data, data.recipe, batches, recorder
+        self.tally, self.best, self.bf16_autocast = tally, best, autocast
+        self.run = recorder.run
+        self.flops_per_token, self.peak_flops = flops_per_token, peak_flops
+        self.interrupted = False
+        self.guard = Guard(args.device, lambda: self.optimizer)
+        self.window_tokens, self.window_begin = 0, time.perf_counter()
+        self.rates: list[float] = []
+        super().__init__(model=model, args=args, callbacks=[Cadence(self)])
+        self.remove_callback(PrinterCallback)
+        self.model_accepts_loss_kwargs = True  # every head of ours divides by num_items_in_batch
+        model.config.use_cache = True  # Trainer would save a model that generates without one
+
+    # ---- what each step reads ----
+
+    def get_train_dataloader(self) -> DataLoader:
+        workers = self.args.dataloader_num_workers
+        return DataLoader(
+            self.data.training_set(), batch_sampler=self.batches, collate_fn=self.data.collator(), num_workers=workers,
+            pin_memory=self.args.device.type == "cuda", persistent_workers=workers > 0,
+            generator=torch.Generator().manual_seed(0),  # or it would draw from the generator of dropout
+        )  # fmt: skip
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[dict[str, Tensor]], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Tensor]], Tensor | None]:
+        """The micro-batches of a step, and what its loss is divided by: targets of all of them, of all processes."""
+        begin = time.perf_counter()
+        found = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+        self.tally.waiting += time.perf_counter() - begin
+        if not found:
+            return [], None
+        targets = sum(int((batch.get("shift_labels", batch.get("labels")) != IGNORED).sum()) for batch in found)
+        read = sum(_tokens(batch) for batch in found)
+        counts = torch.full((2,), float(targets), device=device, dtype=torch.float64)  # filled there: nothing waits
+        if self.args.world_size > 1:
+            counts[1] = float(read)
+            counts = self.accelerator.reduce(counts, "sum")
+            read = int(counts[1]) if device.type == "cpu" else read * self.args.world_size
+        self.window_tokens += read
+        self.tally.tokens += read
+        return found, counts[0].to(torch.float32)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        # non_blocking: a plain copy would wait for every kernel launched so far
+        return {name: value.to(self.args.device, non_blocking=True) for name, value in inputs.items()}
+
+    # ---- how a step is made ----
+
+    def compute_loss_context_manager(self) -> Any:
+        """bf16 here and not through accelerate, which would copy all logits to fp32."""
+        return self.autocast()
+
+    def autocast(self) -> Any:
+        if not self.bf16_autocast:
+            return contextlib.nullcontext()
+        return torch.autocast(self.args.device.type, dtype=torch.bfloat16)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """AdamW; matrices decay, norms and biases do not."""
+        if self.optimizer is None:
+            train, params = self.recipe.train, [p for p in (model or self.model).parameters() if p.requires_grad]
+            groups = [
+                {"params": [p for p in params if p.ndim >= 2], "weight_decay": train.weight_decay},
+                {"params": [p for p in params if p.ndim < 2], "weight_decay": 0.0},
+            ]
+            self.optimizer = torch.optim.AdamW(
+                groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), eps=train.eps,
+                fused=self.args.device.type == "cuda" or None,
+            )  # fmt: skip
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        if self.lr_scheduler is None:
+            train, steps = self.recipe.train, num_training_steps
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+                optimizer or self.optimizer, lambda step: rate_share(min(step, steps - 1), steps, train)
+            )
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        return 0  # ours are counted by formula, once
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        if (step := self.guard.see(norm, self.state.global_step)) is not None:
+            self.stop_not_finite(step)
+        return norm
+
+    def stop_not_finite(self, step: int) -> None:
+        keys = self.batches.of_step(step)
+        dataset, collate = self.data.training_set(), self.data.collator()
+        parts = self.batches.parts
+        cuts = [len(keys) * part // parts for part in range(parts + 1)]
+        self.model._compiled_call_impl = None  # hooks see inside what is not compiled
+        found = "the norm of the gradient"
+        for begin, end in pairwise(cuts):
+            inputs = self._prepare_inputs(collate([dataset[key] for key in keys[begin:end]]))
+            seed_step(self.recipe.seed, step, self.args.process_index)
+
+            def loss(inputs: dict[str, Any] = inputs) -> Tensor:
+                with self.autocast():
+                    return self.model(**inputs).loss
+
+            found = find_tensor(self.model, loss)
+            if not found.startswith("the norm"):
+                break
+        epoch, indices = keys[0][0], [index for _, index in keys]
+        last = saved.newest(self.run)
+        kept = f"the last good checkpoint is {last.name}" if last else "there is no checkpoint yet"
+        self.recorder.write("event", step, event="not finite", tensor=found, epoch=epoch, examples=indices)
+        raise NotFinite(
+            f"step {step + 1}: {found} is not finite (epoch {epoch}, examples {_short(indices)}). The weights were "
+            f"not changed and nothing was saved after it; {kept}. Try a smaller train.learning_rate, more "
+            "train.warmup_steps, train.precision=fp32, or look at these examples"
+        )
+
+    # ---- what is told ----
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" not in logs:  # the summary at the end: run.json has its own
+            return
+        if (step := self.guard.look()) is not None:
+            self.stop_not_finite(step)
+        now = time.perf_counter()
+        passed = max(now - self.window_begin, 1e-9)
+        self.tally.seconds += passed
+        rate = self.window_tokens / passed
+        self.rates.append(rate)
+        share = None
+        if self.flops_per_token is not None and self.peak_flops is not None:
+            share = rate * self.flops_per_token / self.peak_flops / self.args.world_size
+        self.recorder.write(
+            "train", self.state.global_step, loss=logs["loss"], learning_rate=logs["learning_rate"],
+            grad_norm=logs.get("grad_norm"), tokens=self.tally.tokens, seconds=self.tally.seconds,
+            tokens_per_second=rate, memory_bytes=memory_bytes(self.args.device), share_of_peak=share,
+        )  # fmt: skip
+        self.window_tokens, self.window_begin = 0, now
+        self.tally.logging += time.perf_counter() - now
+
+    @contextlib.contextmanager
+    def aside(self, field: str) -> Iterator[None]:
+        """Work that is not training: its time is counted apart."""
+        begin = time.perf_counter()
+        with Stopwatch(self.tally, field):
+            yield
+        self.window_begin += time.perf_counter() - begin
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if (step := self.guard.look()) is not None:
+            self.stop_not_finite(step)
+        recipe, split = self.recipe, self.recipe.data.valid_split
+        with self.aside("evaluating"):
+            metrics = held_out(
+                self.model, self.data, split, batch=recipe.eval.batch or recipe.train.batch,
+                batches=recipe.eval.batches, device=self.args.device, autocast=self.autocast,
+                rank=self.args.process_index, world=self.args.world_size,
+                total=lambda x: self.accelerator.reduce(x, "sum") if self.args.world_size > 1 else x,
+            )  # fmt: skip
+            step = self.state.global_step
+            self.recorder.write("eval", step, split=split, **metrics)
+            for prompt, text in write_samples(self, seed=step):
+                self.recorder.write("sample", step, prompt=prompt, text=text)
+            if self.best is None or score(recipe.task, metrics) > score(recipe.task, self.best["metrics"]):
+                self.best = {"step": step, "metrics": metrics}
+                self.keep_best()
+        return {f"eval_{name}": value for name, value in metrics.items()}
+
+    def keep_best(self) -> None:
+        if self.recipe.eval.keep == "best":
+            self.write_model(self.run / "best")
+
+    def write_model(self, folder: Path) -> None:
+        """Config and weights into a folder that is whole or not there; all processes gather, the first writes."""
+        state = saved.model_state(self.model)
+        if self.args.should_save:
+            saved.write_folder(folder, lambda scratch: self.model.save_pretrained(scratch, state_dict=state))
+
+    # ---- checkpoints ----
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if (step := self.guard.look()) is not None:
+            self.stop_not_finite(step)
+        with self.aside("saving"):
+            step = self.state.global_step
+            weights, moments = saved.model_state(self.model), saved.optimizer_state(self.model, self.optimizer)
+            if self.args.should_save:
+                progress = {
+                    "step": step, "batches": self.batches.batches.state_after(step), "tally": self.tally.table(),
+                    "best": self.best, "schedule": self.lr_scheduler.state_dict(),
+                }  # fmt: skip
+
+                def write(folder: Path) -> None:
+                    self.model.save_pretrained(folder, state_dict=weights)
+                    torch.save(moments, folder / saved.OPTIMIZER)
+                    (folder / saved.PROGRESS).write_text(json.dumps(progress, indent=1), encoding="utf-8")
+                    self.state.save_to_json(str(folder / saved.TRAINER_STATE))
+
+                saved.write_folder(self.run / f"checkpoint-{step}", write)
+                saved.remove_old(self.run, self.recipe.train.keep)
+            self.accelerator.wait_for_everyone()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        saved.load_model_state(model or self.model, saved.read_weights(Path(resume_from_checkpoint)))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        saved.load_optimizer_state(self.model, self.optimizer, saved.read_optimizer(Path(checkpoint)))
+        self.lr_scheduler.load_state_dict(saved.read_progress(Path(checkpoint))["schedule"])
+        rates = self.lr_scheduler.get_last_lr()
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Nothing to load: the generators are seeded by step."""
+
+
+class Cadence(TrainerCallback):
+    """When to log, evaluate and save; the seed of each step; a stop that was asked for."""
+
+    def __init__(self, trainer: RunTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.trainer.window_begin = time.perf_counter()
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        seed_step(self.trainer.recipe.seed, state.global_step, args.process_index)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        recipe, step = self.trainer.recipe, state.global_step
+        last = step >= state.max_steps
+        control.should_log = step % recipe.train.log_every == 0 or last
+        control.should_evaluate = step % recipe.eval.every == 0 or last
+        control.should_save = step % recipe.train.save_every == 0 or last
+        if self._stop(args, step):
+            control.should_log = control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Trainer looks at the flags of the last step once more: it has been logged, evaluated and saved."""
+        control.should_log = control.should_evaluate = control.should_save = False
+
+    def _stop(self, args: Any, step: int) -> bool:
+        """Processes agree before any of them stops, or the others would wait for it."""
+        if args.world_size == 1:
+            return self.trainer.interrupted
+        if step % self.trainer.recipe.train.log_every:
+            return False
+        asked = torch.full((1,), float(self.trainer.interrupted), device=args.device)
+        self.trainer.interrupted = bool(self.trainer.accelerator.reduce(asked, "sum").item())
+        return self.trainer.interrupted
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Dropout is a function of (seed, step, process): a run that goes on draws what it would have drawn."""
+    torch.manual_seed(int(key_of("step", seed, step, rank) >> 1))  # pyright: ignore[reportOperatorIssue]
+
+
+def _tokens(batch: dict[str, Tensor]) -> int:
+    """Tokens the model reads, without padding."""
+    total = 0
+    for name, value in batch.items():
+        if name.endswith("input_ids"):
+            mask = batch.get(name.removesuffix("input_ids") + "attention_mask")
+            total += value.numel() if mask is None else int(mask.sum())
+    return total
+
+
+def _short(indices: list[int]) -> str:
+    shown = ", ".join(str(i) for i in indices[:8])
+    return shown + (f" and {len(indices) - 8} more" if len(indices) > 8 else "")

@@ -1,0 +1,115 @@
+"""The model of a run: new, or from a folder with a head of its own."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from cosformer.models import (
+    CosformerConfig,
+    CosformerForCausalLM,
+    CosformerForConditionalGeneration,
+    CosformerForMaskedLM,
+    CosformerForPairClassification,
+    CosformerForSequenceClassification,
+)
+from cosformer.models.writing import read_config
+from cosformer.training.data import RunData, special_ids
+from cosformer.training.recipe import Recipe, model_fields
+from cosformer.training.recipe_fields import BadRecipe
+
+HEADS = ("score.", "pair.", "lm_head.")
+"""What may be new in a model that starts from another."""
+KEPT = ("hidden_dropout", "attention_dropout", "classifier_dropout", "label_smoothing", "pooling")
+"""Fields that the recipe decides even so; the shape is that of the model started from."""
+
+
+def class_for(recipe: Recipe) -> Any:
+    if recipe.task == "classify":
+        return CosformerForPairClassification if recipe.data.apart else CosformerForSequenceClassification
+    return {
+        "lm": CosformerForCausalLM, "mlm": CosformerForMaskedLM, "translate": CosformerForConditionalGeneration,
+    }[recipe.task]  # fmt: skip
+
+
+def config_for(recipe: Recipe, data: RunData) -> CosformerConfig:
+    """What the recipe, the tokenizer and the task say together."""
+    ids = special_ids(data.tokenizer)
+    longest = max(recipe.data.length, recipe.data.target_length)
+    given: dict[str, Any] = {
+        "vocab_size": data.vocab_size, "pad_token_id": ids["pad"], "bos_token_id": ids["bos"],
+        "eos_token_id": ids["eos"],
+    }  # fmt: skip
+    if recipe.task == "classify":
+        given |= {"id2label": dict(enumerate(data.classes)), "label2id": {c: i for i, c in enumerate(data.classes)}}
+    if recipe.task == "translate":
+        given["decoder_start_token_id"] = ids["pad"] if ids["bos"] is None else ids["bos"]
+    if recipe.model.init:
+        return _config_from(recipe, given, longest)
+    try:
+        config = CosformerConfig(
+            causal=recipe.task in ("lm", "translate"), is_encoder_decoder=recipe.task == "translate",
+            **{"horizon": longest, **recipe.model.config}, **given,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise BadRecipe(f"model: {error}") from error
+    _check_horizon(config, longest)
+    return config
+
+
+def _config_from(recipe: Recipe, given: dict[str, Any], longest: int) -> CosformerConfig:
+    folder = Path(recipe.model.init).expanduser()
+    config = read_config(folder)
+    wanted = recipe.model.config.get("attention", "cosformer")
+    kinds = [wanted] * config.num_hidden_layers if isinstance(wanted, str) else list(wanted)
+    if kinds != config.attentions:
+        raise BadRecipe(
+            f"model.init={recipe.model.init!r} has attention={config.attention!r}, the recipe {wanted!r}: weights of "
+            f"one are not those of the other; --set model.attention={config.attentions[0]}, or start from another"
+        )
+    if recipe.task in ("lm", "mlm", "classify") and config.is_encoder_decoder:
+        raise BadRecipe(f"model.init={recipe.model.init!r} is an encoder–decoder: it translates and nothing else")
+    if recipe.task in ("lm", "mlm") and config.causal != (recipe.task == "lm"):
+        raise BadRecipe(
+            f"model.init={recipe.model.init!r} has causal={config.causal}: it does not fit task={recipe.task!r}"
+        )
+    for name, value in given.items():
+        if name != "vocab_size":
+            setattr(config, name, value)
+    for name in KEPT:
+        if name in recipe.model.config:
+            setattr(config, name, recipe.model.config[name])
+    _check_horizon(config, longest)
+    return config
+
+
+def _check_horizon(config: CosformerConfig, longest: int) -> None:
+    if config.has_longest and config.horizon < longest:
+        raise BadRecipe(
+            f"sequences of {longest} tokens and model.horizon={config.horizon}: the horizon covers the longest; set "
+            f"model.horizon={longest}, or a shorter data.length"
+        )
+
+
+def make_model(recipe: Recipe, data: RunData) -> Any:
+    """Weights drawn by the recipe's seed. Of a model started from, all but the head must be there."""
+    config, cls = config_for(recipe, data), class_for(recipe)
+    config.architectures = [cls.__name__]
+    torch.manual_seed(recipe.seed)
+    if not recipe.model.init:
+        return cls(config)
+    folder = Path(recipe.model.init).expanduser()
+    model, info = cls.from_pretrained(folder, config=config, dtype=torch.float32, output_loading_info=True)
+    if lost := sorted(name for name in info["missing_keys"] if not name.startswith(HEADS)):
+        raise BadRecipe(
+            f"model.init={recipe.model.init!r} lacks {', '.join(lost[:5])}: it is not a whole {cls.__name__}"
+        )
+    return model
+
+
+def resolved(recipe: Recipe, config: CosformerConfig) -> Recipe:
+    """The recipe with every field of the model as it came to be."""
+    fields = {name: getattr(config, name) for name in model_fields()}
+    return replace(recipe, model=replace(recipe.model, config=MappingProxyType(fields)))

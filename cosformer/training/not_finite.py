@@ -1,0 +1,89 @@
+"""NaN and infinity: seen at the step they appear, named by tensor, before any weight has changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class NotFinite(RuntimeError):
+    """The loss or a gradient is not a number. The weights are still those before the step."""
+
+
+class Guard:
+    """Watches the norm of the gradient, which no NaN in loss or gradients escapes.
+
+    Where looking costs nothing (CPU), it looks at every step. On CUDA, looking would make the CPU wait for the GPU at
+    every step: instead, the fused optimizer is told (by its `found_inf`) to change nothing from the first bad norm on,
+    and `look` is called where the run waits anyway. Either way the weights are those that met the bad batch.
+    """
+
+    def __init__(self, device: torch.device, optimizer: Callable[[], Any]) -> None:
+        self.device, self.optimizer = device, optimizer
+        self.first_bad: Tensor | None = None
+        """The step of the first bad norm, −1 while there is none."""
+
+    def see(self, norm: Any, step: int) -> int | None:
+        """Before an update: the step, where it is bad and that is known at once."""
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        inner = getattr(self.optimizer(), "optimizer", self.optimizer())
+        fused = bool(inner.defaults.get("fused"))
+        if not isinstance(norm, Tensor) or self.device.type != "cuda" or not fused:
+            return None if bool(torch.isfinite(torch.as_tensor(norm))) else step
+        if self.first_bad is None:
+            self.first_bad = torch.full((), -1, dtype=torch.int64, device=self.device)
+        new = (self.first_bad < 0) & ~torch.isfinite(norm)
+        self.first_bad.masked_fill_(new, step)
+        inner.grad_scale, inner.found_inf = None, (self.first_bad >= 0).float()
+        return None
+
+    def look(self) -> int | None:
+        """The step of the first bad norm so far; waits for the GPU."""
+        if self.first_bad is None:
+            return None
+        step = int(self.first_bad)
+        return step if step >= 0 else None
+
+
+def find_tensor(model: nn.Module, run: Callable[[], Tensor]) -> str:
+    """The first tensor that is not finite: a weight, an output in the forward, a gradient in the backward.
+
+    `run` computes the loss of the bad batch again.
+    """
+    for name, p in model.named_parameters():
+        if not _finite(p):
+            return f"the weight {name}"
+    seen: list[str] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            for part in output if isinstance(output, tuple | list) else (output,):
+                if not seen and isinstance(part, Tensor) and part.is_floating_point() and not _finite(part):
+                    seen.append(f"the output of {name or 'the model'} ({type(module).__name__})")
+
+        return hook
+
+    leaves = [(n, m) for n, m in model.named_modules() if not any(m.children()) or hasattr(m, "kind")]
+    hooks = [module.register_forward_hook(watch(name)) for name, module in leaves]
+    try:
+        model.zero_grad(set_to_none=True)
+        with torch.enable_grad():
+            loss = run()
+            if not seen and not _finite(loss):
+                seen.append("the loss")
+            if seen:
+                return seen[0]
+            loss.backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    bad = [name for name, p in model.named_parameters() if p.grad is not None and not _finite(p.grad)]
+    return (
+        f"the gradient of {bad[-1]}" if bad else "the norm of the gradient (each gradient alone is finite: too large)"
+    )
+
+
+def _finite(x: Any) -> bool:
+    x = x.full_tensor() if hasattr(x, "full_tensor") else x
+    return bool(torch.isfinite(x.detach()).all())

@@ -1,0 +1,266 @@
+"""train(): a recipe becomes a run folder."""
+
+import contextlib
+import signal
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+from transformers.utils import logging as transformers_logging
+
+from cosformer.bench.clock import clock_for
+from cosformer.bench.environment import provenance
+from cosformer.bench.floor import matmul_rate
+from cosformer.tasks import ResumableBatches
+from cosformer.training import checkpoint as saved
+from cosformer.training.batches import RunBatches
+from cosformer.training.cost import training_flops_per_token
+from cosformer.training.data import RunData, open_data
+from cosformer.training.engine import RunTrainer
+from cosformer.training.making import make_model, resolved
+from cosformer.training.recipe import Recipe
+from cosformer.training.recipe_fields import BadRecipe
+from cosformer.training.recorder import Recorder, Tally, Watch, memory_bytes, read_metrics
+from cosformer.training.run_folder import (
+    SUMMARY,
+    RunSummary,
+    check_new,
+    check_same,
+    check_space,
+    check_writable,
+    finish,
+    in_place,
+    stored_recipe,
+    write_recipe,
+)
+
+
+def train(
+    recipe: Recipe | None, out: str | Path, *, resume: bool = False, cache: str | Path | None = None,
+    device: str = "auto", watch: Watch | None = None,
+) -> RunSummary:  # fmt: skip
+    """Trains, and leaves in `out` a model that from_pretrained loads, its metrics and its card.
+
+    resume: goes on where the run in `out` was; its own recipe is used where `recipe` is None. cache: where prepared
+    data lies, `data-cache` beside `out` if None. device: auto, cpu or cuda. watch: told of progress. In several
+    processes (torchrun, accelerate launch) every process calls this alike; the first one writes.
+    """
+    run, watch = Path(out), watch or Watch()
+    cache = Path(cache) if cache is not None else run.parent / "data-cache"
+    stored = stored_recipe(run) if resume else None
+    if resume and stored is not None:
+        if recipe is not None:
+            check_same(stored, _as_stored(recipe, stored))
+        recipe = stored if recipe is None else _as_stored(recipe, stored)
+        if (run / SUMMARY).is_file():
+            watch.said(f"{run} is finished: nothing to resume")
+            return RunSummary.read(run)
+    if recipe is None:
+        raise BadRecipe(f"{run} holds no run (there is no recipe.toml): name a recipe")
+    args = _arguments(recipe, run, device)
+    first = args.process_index == 0
+    if first:
+        if not resume:
+            check_new(run)
+        check_writable(run)
+        check_writable(cache)
+        saved.sweep(run)
+    with args.main_process_first(local=False, desc="preparing data"):
+        data = open_data(recipe, cache, progress=watch.preparing, said=watch.said)
+    model = make_model(recipe, data)
+    recipe = resolved(recipe, model.config)
+    parameters = sum(p.numel() for p in model.parameters())
+    last = saved.newest(run) if resume else None
+    start = saved.step_of(last) if last else 0
+    if first:
+        check_space(run, parameters, recipe.train.keep)
+        write_recipe(run, recipe)
+    return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
+
+
+class _Run:
+    """One training process from here to its end."""
+
+    def __init__(
+        self, recipe: Recipe, run: Path, data: RunData, model: Any, args: TrainingArguments, watch: Watch,
+        last: Path | None, start: int, parameters: int,
+    ) -> None:  # fmt: skip
+        self.recipe, self.run, self.data, self.model, self.args = recipe, run, data, model, args
+        self.watch, self.last, self.start, self.parameters = watch, last, start, parameters
+        self.compiled = recipe.train.compile == "on" or (recipe.train.compile == "auto" and args.device.type == "cuda")
+        self.bf16 = recipe.train.precision == "bf16" or (
+            recipe.train.precision == "auto" and args.device.type == "cuda"
+        )
+
+    def go(self) -> RunSummary:
+        recipe, args = self.recipe, self.args
+        batches, steps = self._batches()
+        args.max_steps, args.gradient_accumulation_steps = steps, batches.parts
+        progress = saved.read_progress(self.last) if self.last else None
+        if progress is not None:
+            batches.batches.load_state_dict(progress["batches"])  # refuses an order that is another
+        tally = Tally(**progress["tally"]) if progress else Tally()
+        flops = training_flops_per_token(self.model.config, recipe.data.length)
+        recorder = Recorder(self.run, step=self.start, writes=args.process_index == 0, watch=self.watch)
+        trainer = RunTrainer(
+            self.model, args, data=self.data, batches=batches, recorder=recorder, tally=tally,
+            best=progress["best"] if progress else None, flops_per_token=flops, peak_flops=self._peak(),
+            autocast=self.bf16,
+        )  # fmt: skip
+        if self.compiled:
+            self.model.compile()
+        if args.process_index == 0:
+            self.watch.starting(self._facts(steps, batches))
+        event = "resume" if self.start else "start"
+        recorder.write("event", self.start, event=event, steps=steps, processes=args.world_size)
+        try:
+            with _interruptible(trainer):
+                if self.start < steps:
+                    trainer.train(resume_from_checkpoint=str(self.last) if self.last else None)
+                else:
+                    trainer.state.global_step = steps
+            stopped = trainer.interrupted and trainer.state.global_step < steps
+            recorder.write("event", trainer.state.global_step, event="interrupted" if stopped else "end")
+            if not stopped:
+                self._final(trainer)
+            summary = self._summary(trainer, stopped)
+            if args.process_index == 0 and not stopped:
+                finish(self.run, recipe, summary, read_metrics(self.run))
+        finally:
+            recorder.close()
+            self.watch.stopped()
+            self.model._compiled_call_impl = None
+        if args.world_size > 1:
+            trainer.accelerator.wait_for_everyone()
+        return summary
+
+    def _batches(self) -> tuple[RunBatches, int]:
+        train, args = self.recipe.train, self.args
+        batches = ResumableBatches(
+            len(self.data.dataset("train")), train.batch, seed=self.recipe.seed, rank=args.process_index,
+            world_size=args.world_size,
+        )  # fmt: skip
+        steps = train.steps or max(1, round(train.epochs * batches.batches))
+        share = train.batch // args.world_size
+        parts = -(-share // (train.micro_batch or share))
+        return RunBatches(batches, steps=steps, parts=parts, start=self.start), steps
+
+    def _peak(self) -> float | None:
+        """Of the GPU in the precision of the run, measured now: a share of a number on paper would flatter nobody."""
+        if self.args.device.type != "cuda":
+            return None
+        clock = clock_for(self.args.device)
+        rate = matmul_rate(clock, self.args.device, torch.bfloat16 if self.bf16 else torch.float32)
+        del clock
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.args.device)
+        return rate
+
+    def _facts(self, steps: int, batches: RunBatches) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe.name, "task": self.recipe.task, "parameters": self.parameters, "steps": steps,
+            "start": self.start, "device": str(self.args.device), "processes": self.args.world_size,
+            "precision": "bf16" if self.bf16 else "fp32", "compiled": self.compiled, "parts": batches.parts,
+            "steps_per_epoch": batches.batches.batches, "data": self.data.facts(), "out": str(self.run),
+        }  # fmt: skip
+
+    def _final(self, trainer: RunTrainer) -> None:
+        """The model and its tokenizer into the run folder: the best one known, or the last."""
+        best = self.run / "best"
+        with trainer.aside("saving"):
+            scratch = self.run / "final"
+            if self.recipe.eval.keep == "best" and best.is_dir():
+                if self.args.should_save:
+                    self.data.tokenizer.save_pretrained(best)
+                    in_place(self.run, best)
+            else:
+                trainer.write_model(scratch)
+                if self.args.should_save:
+                    self.data.tokenizer.save_pretrained(scratch)
+                    in_place(self.run, scratch)
+
+    def _summary(self, trainer: RunTrainer, stopped: bool) -> RunSummary:
+        tally, rates = trainer.tally, trainer.rates
+        rate = statistics.median(rates[1:] or rates) if rates else None
+        peak, flops = trainer.peak_flops, trainer.flops_per_token
+        lines = read_metrics(self.run)
+        evals = [line for line in lines if line["kind"] == "eval"]
+        chosen = evals[-1] if evals else {}
+        best = trainer.best if self.recipe.eval.keep == "best" else None
+        metrics = best["metrics"] if best else {k: v for k, v in chosen.items() if k not in ("kind", "step", "split")}
+        name = str(self.args.device) if self.args.device.type != "cuda" else f"cuda:{self.args.device.index or 0}"
+        return RunSummary(
+            recipe=self.recipe.name, task=self.recipe.task, out=str(self.run), data=self.data.facts(),
+            parameters=self.parameters, steps=trainer.state.global_step, tokens=tally.tokens, seconds=tally.seconds,
+            seconds_waiting_for_data=tally.waiting, seconds_logging=tally.logging, seconds_evaluating=tally.evaluating,
+            seconds_saving=tally.saving, tokens_per_second=rate, peak_flops=peak,
+            share_of_peak=rate * flops / peak / self.args.world_size if rate and flops and peak else None,
+            memory_bytes=memory_bytes(self.args.device), processes=self.args.world_size,
+            precision="bf16" if self.bf16 else "fp32", compiled=self.compiled, metrics=metrics,
+            best_step=best["step"] if best else None, interrupted=stopped, environment=provenance(name),
+        )  # fmt: skip
+
+
+def _as_stored(recipe: Recipe, stored: Recipe) -> Recipe:
+    """What was asked for, with the model's fields that the asker left open as the run has them."""
+    from dataclasses import replace
+    from types import MappingProxyType
+
+    config = {**stored.model.config, **{k: v for k, v in recipe.model.config.items() if v is not None}}
+    return replace(recipe, model=replace(recipe.model, config=MappingProxyType(config)))
+
+
+def _arguments(recipe: Recipe, run: Path, device: str) -> TrainingArguments:
+    """Of transformers: where and in how many processes. When to log, evaluate and save is ours."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device={device!r}: use auto, cpu or cuda (CUDA_VISIBLE_DEVICES chooses among several)")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda', but torch sees no CUDA device: use cpu, or see `cosformer env`")
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    train = recipe.train
+    workers = train.workers
+    if workers < 0:
+        workers = 2 if device != "cpu" and torch.cuda.is_available() else 0
+    options: dict[str, Any] = {"fsdp": True, "fsdp_config": _fsdp()} if train.fsdp else {}
+    args = TrainingArguments(
+        output_dir=str(run), use_cpu=device == "cpu" or not torch.cuda.is_available(), seed=recipe.seed,
+        per_device_train_batch_size=1, max_steps=1, max_grad_norm=train.clip, logging_strategy="no", eval_strategy="no",
+        save_strategy="no", report_to=[], disable_tqdm=True, remove_unused_columns=False, log_level="error",
+        logging_nan_inf_filter=False, ignore_data_skip=True, dataloader_num_workers=workers,
+        ddp_find_unused_parameters=False, average_tokens_across_devices=True,
+        gradient_checkpointing=train.gradient_checkpointing, **options,
+    )  # fmt: skip
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # several GPUs in one process would be DataParallel: they are used through a launcher
+    return args
+
+
+def _fsdp() -> dict[str, Any]:
+    return {"version": 2, "transformer_layer_cls_to_wrap": ["CosformerBlock"], "state_dict_type": "FULL_STATE_DICT"}
+
+
+@contextlib.contextmanager
+def _interruptible(trainer: RunTrainer) -> Iterator[None]:
+    """Ctrl-C (and SIGTERM) end the run after the step under way, with a checkpoint; the second time, at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+        trainer.interrupted = True
+
+    before: dict[int, Callable[..., Any] | int | None] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, stop)
+    except ValueError:  # not in the main thread: signals are someone else's
+        pass
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,141 @@
+"""The folder of a run: checked before training, closed with a model, a summary and a card."""
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cosformer.models.folders import check_free
+from cosformer.tasks.shards.atomic import write_atomically
+from cosformer.training.card import card
+from cosformer.training.recipe import Recipe, read_recipe_file
+
+RECIPE, SUMMARY, CARD = "recipe.toml", "run.json", "README.md"
+FREE_TO_CHANGE = {
+    "about", "needs", "expect", "data.path", "data.valid_path", "data.test_path", "train.micro_batch", "train.workers",
+    "train.log_every", "train.save_every", "train.keep", "train.compile", "train.fsdp", "train.gradient_checkpointing",
+    "eval.every", "eval.batches", "eval.batch", "sample.prompts", "sample.tokens", "sample.temperature", "sample.top_p",
+}  # fmt: skip
+"""Fields that leave the weights of every step as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """run.json: what a run was and what came of it."""
+
+    recipe: str
+    task: str
+    out: str
+    data: dict[str, Any]
+    parameters: int
+    steps: int
+    tokens: int
+    seconds: float
+    """Of training: without evaluation, samples and checkpoints."""
+    seconds_waiting_for_data: float
+    seconds_logging: float
+    seconds_evaluating: float
+    seconds_saving: float
+    tokens_per_second: float | None
+    """The median over the log's windows, the first left out where there are more: it holds compilation."""
+    share_of_peak: float | None
+    peak_flops: float | None
+    """Of a product of large matrices, measured before training; None on a CPU."""
+    memory_bytes: int
+    processes: int
+    precision: str
+    compiled: bool
+    metrics: dict[str, Any]
+    """Of the weights in the folder, on the split of periodic evaluation."""
+    best_step: int | None
+    interrupted: bool
+    environment: dict[str, Any]
+
+    def write(self, run: Path) -> None:
+        write_atomically(run / SUMMARY, [(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode()])
+
+    @classmethod
+    def read(cls, run: Path) -> "RunSummary":
+        found = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if name in names})
+
+
+def check_new(run: Path) -> None:
+    """Refuses a folder that holds something."""
+    try:
+        check_free(run)
+    except FileExistsError as error:
+        raise FileExistsError(
+            f"{run} is there already and nothing is overwritten: --resume goes on with the run in it; or name another "
+            "folder with --out, or remove it"
+        ) from error
+
+
+def check_writable(run: Path) -> None:
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=run):
+            pass
+    except OSError as error:
+        raise OSError(f"{run} cannot be written ({error.strerror or error}): name another folder with --out") from error
+
+
+def check_space(run: Path, parameters: int, keep: int) -> None:
+    """Weights and two moments in fp32 for each checkpoint and one being written; weights twice more (best, final)."""
+    need = 4 * parameters * (3 * (keep + 1) + 2)
+    free = shutil.disk_usage(run).free
+    if need > free:
+        raise OSError(
+            f"{run}: {keep} checkpoints of {parameters:,} parameters, one more while it is written, and the model take "
+            f"{need:,} bytes, and {free:,} are free: --set train.keep=1, or name a folder on a larger disk with --out"
+        )
+
+
+def stored_recipe(run: Path) -> Recipe | None:
+    path = run / RECIPE
+    return read_recipe_file(path) if path.is_file() else None
+
+
+def write_recipe(run: Path, recipe: Recipe) -> None:
+    write_atomically(run / RECIPE, [recipe.toml().encode()])
+
+
+def check_same(stored: Recipe, asked: Recipe) -> None:
+    """Refuses to go on with a run by another recipe. Of the model, only what was asked for is compared."""
+    old, new = _flat(stored), _flat(asked)
+    wrong = [
+        f"{name}={new[name]!r} (the run has {old.get(name)!r})"
+        for name in new
+        if name not in FREE_TO_CHANGE and new[name] != old.get(name)
+    ]
+    if wrong:
+        raise ValueError(
+            f"--resume with another recipe: {', '.join(wrong)}: it would be another run; leave these out, or start a "
+            "new one (with model.init, if its weights are wanted)"
+        )
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in recipe.table().items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": list(x) if isinstance(x, tuple) else x for key, x in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def finish(run: Path, recipe: Recipe, summary: RunSummary, lines: list[dict[str, Any]]) -> None:
+    write_atomically(run / CARD, [card(recipe, asdict(summary), lines).encode()])
+    summary.write(run)  # last: where it is, the run is finished
+
+
+def in_place(run: Path, folder: Path) -> None:
+    """Moves the files of a finished folder into the run, one by one, each whole."""
+    for path in sorted(folder.iterdir()):
+        os.replace(path, run / path.name)
+    folder.rmdir()

@@ -1,0 +1,81 @@
+"""From the data section of a recipe to a source of text or examples."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from cosformer.tasks import (
+    NAMED,
+    ExampleFiles,
+    ExampleSource,
+    HubExamples,
+    HubText,
+    Source,
+    SourceMissing,
+    TextFiles,
+    TextSource,
+    open_source,
+)
+from cosformer.training.recipe import DataRecipe, Recipe
+from cosformer.training.recipe_fields import BadRecipe
+
+OWN = ("text", "examples", "hub")
+
+
+def source_of(recipe: Recipe) -> Source:
+    """The source a recipe names, opened; refuses one that does not fit the task."""
+    data = recipe.data
+    if data.source in OWN:
+        source = _own(data, recipe.task)
+    elif data.source in NAMED:
+        if len(data.path) > 1:
+            raise BadRecipe(f"data.path={list(data.path)}: {data.source} lies in one place; name one")
+        options: dict[str, Any] = {}
+        if data.source == "multi30k":
+            options = dict(zip(("source", "target"), data.languages, strict=True))
+        source = open_source(data.source, data.path[0] if data.path else None, **options)
+    else:
+        raise BadRecipe(f"data.source={data.source!r} is unknown: use one of {', '.join([*NAMED, *OWN])}")
+    wanted = TextSource if recipe.task in ("lm", "mlm") else ExampleSource
+    if not isinstance(source, wanted):
+        kinds = {"lm": "running text", "mlm": "running text", "classify": "labelled examples", "translate": "pairs"}
+        raise BadRecipe(f"data.source={data.source!r} with task={recipe.task!r}: the task reads {kinds[recipe.task]}")
+    if isinstance(source, ExampleSource):
+        if recipe.task == "classify" and not source.classes:
+            raise BadRecipe(f"data.source={data.source!r} has no classes: classify needs labels")
+        if recipe.task == "translate" and source.texts != 2:
+            raise BadRecipe("translate needs two texts per example: name a source and a target with data.columns")
+    return source
+
+
+def _own(data: DataRecipe, task: str) -> Source:
+    if not data.path:
+        what = "the name of a data set" if data.source == "hub" else "files, folders or patterns"
+        raise SourceMissing(f"data.source={data.source!r}, and no path was given: name {what} with --data")
+    text = task in ("lm", "mlm")
+    label = data.label if task == "classify" else None
+    if data.source == "hub":
+        name, config = data.path[0], data.config or None
+        options: dict[str, Any] = {"revision": data.revision or None}
+        if text:
+            return HubText(name, config, column=data.column, **options)
+        return HubExamples(name, config, columns=data.columns, label=label, classes=data.classes, **options)
+    valid, test = data.valid_path or None, data.test_path or None
+    if data.source == "text":
+        return TextFiles(data.path, valid=valid, test=test, column=data.column, document=data.document)
+    return ExampleFiles(
+        data.path, valid=valid, test=test, columns=data.columns, label=label, classes=data.classes or None
+    )
+
+
+def file_name(source: Source) -> str:
+    """The name of a source as part of a file name: those of a hub have slashes."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", source.name)
+
+
+def place_of(data: DataRecipe) -> list[str]:
+    """What tells two sources of one name apart in a cache."""
+    paths = [*data.path, "|", *data.valid_path, "|", *data.test_path]
+    there = [str(Path(p).expanduser().resolve()) if data.source != "hub" and p != "|" else p for p in paths]
+    return [data.source, *there, data.document, data.column, *data.columns, data.label, *data.classes, data.config,
+            data.revision, *data.languages]  # fmt: skip
