@@ -10,7 +10,7 @@ import pytest
 import cosformer
 
 ROOT = Path(cosformer.__file__).parent
-LAYERS = ["ops", "nn", "models", "rivals", "tasks", "training", "bench", "cli"]
+LAYERS = ["ops", "nn", "models", "rivals", "tasks", "training", "bench", "report", "cli"]
 MAY_IMPORT = {
     "ops": {"torch"},
     "nn": {"torch"},
@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "tasks": {"torch", "numpy", "tokenizers"},  # datasets, pyarrow and sacrebleu only through tasks/optional.py
     "training": {"torch", "transformers", "safetensors"},  # accelerate through transformers
     "bench": {"torch", "matplotlib"},
+    "report": {"torch"},
     "cli": {"torch", "typer", "rich", "matplotlib"},
 }
 NEVER = {("tasks", "models"), ("tasks", "rivals"), ("tasks", "nn"), ("tasks", "ops")}  # data knows no model

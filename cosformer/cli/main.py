@@ -9,6 +9,7 @@ from cosformer.cli.env import env
 from cosformer.cli.generate import generate
 from cosformer.cli.inspect import inspect
 from cosformer.cli.recipes import recipes
+from cosformer.cli.report import report
 from cosformer.cli.tokenizer import app as tokenizer
 from cosformer.cli.train import train
 
@@ -20,6 +21,7 @@ app.command()(recipes)
 app.command()(convert)
 app.command()(generate)
 app.command()(inspect)
+app.command()(report)
 app.add_typer(bench, name="bench")
 app.add_typer(tokenizer, name="tokenizer")
 

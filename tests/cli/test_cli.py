@@ -199,7 +199,7 @@ def test_demo_shows_and_writes(tmp_path: Path) -> None:
 
 
 HELP = {
-    (): {"env", "demo", "bench", "train", "recipes", "convert", "generate", "inspect", "tokenizer"},
+    (): {"env", "demo", "bench", "train", "recipes", "report", "convert", "generate", "inspect", "tokenizer"},
     ("bench",): {"attention", "decode", "generate", "precision", "train"},
     ("bench", "decode"): {
         "--device", "--sequences", "--heads", "--width", "--contexts", "--dtype", "--repeats", "--backend", "--json",
@@ -228,6 +228,7 @@ HELP = {
         "--dtype", "--graph",
     },
     ("inspect",): {"--json", "--attention-map", "--out"},
+    ("report",): {"--out"},
     ("tokenizer",): {"train", "bytes"},
     ("tokenizer", "train"): {"--out", "--vocab-size", "--min-frequency", "--max-length"},
     ("tokenizer", "bytes"): {"--out", "--max-length"},

@@ -1,0 +1,190 @@
+"""Line charts as SVG, drawn here: they show without JavaScript, which adds what is under the pointer.
+
+A figure holds the chart twice, for wide and for narrow screens: letters of one picture cannot suit both.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from html import escape
+
+WIDE, NARROW = (560, 270), (350, 240)
+MOST_POINTS = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    name: str
+    points: list[tuple[float, float]]
+    colour: int = 1
+    """Of the page's series colours."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    identity: str
+    title: str
+    x: str
+    y: str
+    series: list[Series]
+    levels: tuple[tuple[str, float], ...] = ()
+    """Names and heights of dashed lines to compare with."""
+    log_x: bool = False
+    log_y: bool = False
+    from_zero: bool = False
+    bare: bool = False
+    """Small: no legend, and one size."""
+
+
+def figure(chart: Chart) -> str:
+    """The chart with its legend, and its numbers for the script and for those who cannot see it."""
+    chart = _drawable(chart)
+    if not any(s.points for s in chart.series):
+        return ""
+    legend = "".join(
+        f'<li><span class="swatch c{s.colour}"></span>{escape(s.name)}</li>' for s in chart.series if s.points
+    )
+    legend = "" if chart.bare else f'<ul class="legend">{legend}</ul>'
+    numbers = {
+        "x": chart.x, "series": [{"name": s.name, "colour": s.colour, "points": s.points} for s in chart.series],
+    }  # fmt: skip
+    sizes = (("only", (300, 170)),) if chart.bare else (("wide", WIDE), ("narrow", NARROW))
+    drawn = "".join(svg(chart, size, kind) for kind, size in sizes)
+    title = f'<h3 id="{chart.identity}-title">{escape(chart.title)}</h3>'
+    return (
+        f'<figure class="chart{" bare" if chart.bare else ""}" id="{chart.identity}" '
+        f'data-chart="{escape(json.dumps(numbers), quote=True)}">{title}{legend}'
+        f'<div class="plot">{drawn}<div class="tip" role="status" hidden></div></div></figure>'
+    )
+
+
+def svg(chart: Chart, size: tuple[int, int], kind: str) -> str:
+    width, height = size
+    left, right, top, bottom = 52, 16, 12, 36
+    ys = [y for s in chart.series for _, y in s.points] + [y for _, y in chart.levels]
+    xs = [x for s in chart.series for x, _ in s.points]
+    x_ticks = log_ticks(min(xs), max(xs), xs) if chart.log_x else ticks(min(xs), max(xs), 4 if width < 500 else 7)
+    y_ticks = log_ticks(min(ys), max(ys)) if chart.log_y else ticks(0 if chart.from_zero else min(ys), max(ys), 5)
+    x_low, x_high = (min(xs), max(xs)) if chart.log_x else (min(x_ticks[0], min(xs)), max(xs))
+    y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
+    a_x, b_x = _line(x_low, x_high, left, width - right, chart.log_x)
+    a_y, b_y = _line(y_low, y_high, height - bottom, top, chart.log_y)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return a_x * _scaled(x, chart.log_x) + b_x, a_y * _scaled(y, chart.log_y) + b_y
+
+    parts = []
+    for y in y_ticks:
+        _, py = at(x_low, y)
+        parts.append(f'<line class="grid" x1="{left}" x2="{width - right}" y1="{py:.1f}" y2="{py:.1f}"/>')
+        parts.append(f'<text class="tick" x="{left - 7}" y="{py + 4:.1f}" text-anchor="end">{short(y)}</text>')
+    for x in x_ticks:
+        px, _ = at(x, y_low)
+        if left - 1 <= px <= width - right + 1:
+            parts.append(
+                f'<text class="tick" x="{px:.1f}" y="{height - bottom + 17}" text-anchor="middle">{short(x)}</text>'
+            )
+    parts.append(
+        f'<text class="axis" x="{(left + width - right) / 2:.0f}" y="{height - 3}" text-anchor="middle">'
+        f"{escape(chart.x)}</text>"
+    )
+    free = math.inf
+    for name, y in sorted(chart.levels, key=lambda level: level[1]):  # from the bottom up: names keep their distance
+        _, py = at(x_low, y)
+        free = min(py - 5, free - 15)
+        parts.append(f'<line class="level" x1="{left}" x2="{width - right}" y1="{py:.1f}" y2="{py:.1f}"/>')
+        parts.append(
+            f'<text class="level" x="{width - right}" y="{free:.1f}" text-anchor="end">{escape(name)} {short(y)}</text>'
+        )
+    for s in chart.series:
+        placed = [at(x, y) for x, y in s.points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+        if len(placed) > 1:
+            parts.append(f'<polyline class="line c{s.colour}" points="{path}"/>')
+        if len(placed) <= 30 and not chart.bare:
+            parts += [f'<circle class="dot c{s.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in placed]
+    scale = [round(v, 6) for v in (a_x, b_x, a_y, b_y)]
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" tabindex="0" '
+        f'aria-label="{escape(in_words(chart), quote=True)}" data-scale="{json.dumps(scale)}" '
+        f'data-log="{int(chart.log_x)}{int(chart.log_y)}" data-floor="{height - bottom}" data-top="{top}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def in_words(chart: Chart) -> str:
+    """For those who hear the page: each line's ends."""
+    told = []
+    for s in chart.series:
+        if s.points:
+            (x0, y0), (x1, y1) = s.points[0], s.points[-1]
+            told.append(f"{s.name}: {short(y0)} at {short(x0)}, {short(y1)} at {short(x1)}")
+    told += [f"{name}: {short(y)}" for name, y in chart.levels]
+    return f"{chart.title}. {chart.y} over {chart.x}. " + "; ".join(told)
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Round numbers from at or below `low` to at or above `high`: 1, 2 or 5 times a power of ten apart."""
+    if high <= low:
+        low, high = low - abs(low) / 2 - 0.5, high + abs(high) / 2 + 0.5
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, measured: list[float] | None = None) -> list[float]:
+    """Powers of ten around the range; or the measured places themselves, where they are few."""
+    if measured and len(set(measured)) <= 6:
+        return sorted(set(measured))
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    step = max(1, -(-(last - first) // 6))
+    return [10.0**i for i in range(first, last + 1, step)]
+
+
+def short(x: float) -> str:
+    """A number as a person writes it: 3.21, 0.0005, 12,000, 1.5M."""
+    if x == 0:
+        return "0"
+    size = abs(x)
+    for limit, unit in ((1e9, "G"), (1e6, "M")):
+        if size >= limit:
+            return f"{x / limit:.3g}{unit}"
+    if size >= 1000:
+        return f"{x:,.0f}"
+    if size < 1e-4:
+        return f"{x:.1e}".replace("e-0", "e-")
+    return f"{x:.3g}"
+
+
+def _drawable(chart: Chart) -> Chart:
+    """Finite points only (positive where the scale is logarithmic), and not more than a screen can show."""
+    lines = []
+    for s in chart.series:
+        kept = [
+            (x, y) for x, y in s.points
+            if math.isfinite(x) and math.isfinite(y) and (x > 0 or not chart.log_x) and (y > 0 or not chart.log_y)
+        ]  # fmt: skip
+        every = -(-len(kept) // MOST_POINTS)
+        if every > 1:
+            kept = kept[:-1:every] + kept[-1:]
+        lines.append(Series(name=s.name, points=[(_rounded(x), _rounded(y)) for x, y in kept], colour=s.colour))
+    return replace(chart, series=lines)
+
+
+def _rounded(x: float) -> float:
+    return x if isinstance(x, int) else float(f"{x:.6g}")
+
+
+def _scaled(x: float, log: bool) -> float:
+    return math.log10(x) if log else x
+
+
+def _line(low: float, high: float, start: float, end: float, log: bool) -> tuple[float, float]:
+    """a and b of pixel = a·x + b."""
+    low, high = _scaled(low, log), _scaled(high, log)
+    if high <= low:
+        return 0.0, (start + end) / 2
+    a = (end - start) / (high - low)
+    return a, start - a * low
