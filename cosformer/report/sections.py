@@ -142,13 +142,15 @@ def curves(run: Run) -> str:
 
 
 def samples(run: Run) -> str:
-    found = run.of("sample")
-    if not found:
+    found, final = run.of("sample"), (run.demo or {}).get("samples")
+    if not found and not final:
         return ""
     steps = sorted({line["step"] for line in found})
-    last = [line for line in found if line["step"] == steps[-1]]
+    last = final or [line for line in found if line["step"] == steps[-1]]
+    when = "The finished model" if final else f"At step {steps[-1]:,}"
     written = "".join(_sample(line) for line in last)
-    earlier = steps[:-1][:: -(-len(steps[:-1]) // EARLIER)] if steps[:-1] else []
+    before = steps if final else steps[:-1]
+    earlier = before[:: -(-len(before) // EARLIER)] if before else []
     grown = "".join(
         f"<details><summary>step {step:,}</summary>"
         + "".join(_sample(line) for line in found if line["step"] == step)
@@ -156,7 +158,7 @@ def samples(run: Run) -> str:
         for step in earlier
     )
     grown = f"<h3>Earlier in training</h3>{grown}" if grown else ""
-    return f"<p>At step {steps[-1]:,}. What it was given is marked; the rest is its own.</p>{written}{grown}"
+    return f"<p>{when}. What it was given is marked; the rest is its own.</p>{written}{grown}"
 
 
 def _sample(line: Mapping[str, Any]) -> str:

@@ -190,14 +190,6 @@ def test_bench_refuses(arguments: list[str], message: str) -> None:
     assert "Traceback" not in done.output
 
 
-def test_demo_shows_and_writes(tmp_path: Path) -> None:
-    done = run("demo", "--quick", "--out", str(tmp_path / "demo"))
-    assert done.exit_code == 0, done.output
-    assert json.loads((tmp_path / "demo" / "demo.json").read_text())["stream"]["worst_difference"] < 1e-5
-    for part in ("1. exact", "2. fast", "3. streaming"):
-        assert part in done.stdout
-
-
 HELP = {
     (): {"env", "demo", "bench", "train", "recipes", "report", "convert", "generate", "inspect", "tokenizer"},
     ("bench",): {"attention", "decode", "generate", "precision", "train"},

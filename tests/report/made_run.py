@@ -10,6 +10,7 @@ import torch
 from cosformer.models import CosformerConfig, CosformerForCausalLM, byte_tokenizer
 
 HOSTILE = '</pre><script>window.broken = 1</script> & "quotes" \x00\x1b[31m\ttab\nüñí ␀'
+SAMPLE = {"prompt": "class ", "text": "Finished:\n    pass\n"}
 RECIPE = """name = "lm-test"
 task = "lm"
 about = "A model for <tests> & nothing else."
@@ -79,7 +80,7 @@ def demo() -> dict[str, Any]:
         "split": "test", "bytes": 1_000_000, "how": "All of it.",
         "bits_per_byte": {"this model": 2.9, "6-gram": 2.3, "gzip": 2.25},
     }  # fmt: skip
-    return {"device": "a processor", "rows": rows, "generate": {"models": cells}, "held_out": held}
+    return {"device": "a processor", "rows": rows, "generate": {"models": cells}, "held_out": held, "samples": [SAMPLE]}
 
 
 def make_run(folder: Path, *, finished: bool = True, with_demo: bool = True) -> Path:
