@@ -41,8 +41,10 @@ def sweep(run: Path) -> None:
         name, _, rest = path.name.removeprefix(".").partition(".")
         if rest.endswith("old.partial") and not (run / name).exists():
             os.replace(path, run / name)
-        else:
+        elif path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def whole(x: Any) -> Any:

@@ -22,6 +22,7 @@ from cosformer.training.data import RunData
 from cosformer.training.held_out import held_out, score
 from cosformer.training.not_finite import Guard, NotFinite, find_tensor
 from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
+from cosformer.training.run_folder import BEST
 from cosformer.training.samples import write_samples
 from cosformer.training.schedule import rate_share
 
@@ -210,7 +211,7 @@ class RunTrainer(Trainer):
 
     def keep_best(self) -> None:
         if self.recipe.eval.keep == "best":
-            self.write_model(self.run / "best")
+            self.write_model(self.run / BEST)
 
     def write_model(self, folder: Path) -> None:
         """Config and weights into a folder that is whole or not there; all processes gather, the first writes."""

@@ -26,6 +26,8 @@ from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.recorder import Recorder, Tally, Watch, memory_bytes, read_metrics
 from cosformer.training.run_folder import (
+    BEST,
+    FINAL,
     SUMMARY,
     RunSummary,
     check_new,
@@ -33,8 +35,9 @@ from cosformer.training.run_folder import (
     check_space,
     check_writable,
     finish,
-    in_place,
+    put_in_place,
     stored_recipe,
+    tidy,
     write_recipe,
 )
 
@@ -57,6 +60,7 @@ def train(
             check_same(stored, _as_stored(recipe, stored))
         recipe = stored if recipe is None else _as_stored(recipe, stored)
         if (run / SUMMARY).is_file():
+            tidy(run)
             watch.said(f"{run} is finished: nothing to resume")
             return RunSummary.read(run)
     if recipe is None:
@@ -121,7 +125,9 @@ class _Run:
             with _interruptible(trainer):
                 if self.start < steps:
                     trainer.train(resume_from_checkpoint=str(self.last) if self.last else None)
-                else:
+                else:  # ended before its model was in place
+                    assert self.last is not None
+                    saved.load_model_state(self.model, saved.read_weights(self.last))
                     trainer.state.global_step = steps
             stopped = trainer.interrupted and trainer.state.global_step < steps
             recorder.write("event", trainer.state.global_step, event="interrupted" if stopped else "end")
@@ -170,18 +176,13 @@ class _Run:
 
     def _final(self, trainer: RunTrainer) -> None:
         """The model and its tokenizer into the run folder: the best one known, or the last."""
-        best = self.run / "best"
         with trainer.aside("saving"):
-            scratch = self.run / "final"
-            if self.recipe.eval.keep == "best" and best.is_dir():
-                if self.args.should_save:
-                    self.data.tokenizer.save_pretrained(best)
-                    in_place(self.run, best)
-            else:
-                trainer.write_model(scratch)
-                if self.args.should_save:
-                    self.data.tokenizer.save_pretrained(scratch)
-                    in_place(self.run, scratch)
+            folder = self.run / (BEST if self.recipe.eval.keep == "best" else FINAL)
+            if folder.name == FINAL:
+                trainer.write_model(folder)
+            if self.args.should_save:
+                self.data.tokenizer.save_pretrained(folder)
+                put_in_place(self.run, folder)
 
     def _summary(self, trainer: RunTrainer, stopped: bool) -> RunSummary:
         tally, rates = trainer.tally, trainer.rates

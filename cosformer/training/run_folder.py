@@ -14,6 +14,8 @@ from cosformer.training.card import card
 from cosformer.training.recipe import Recipe, read_recipe_file
 
 RECIPE, SUMMARY, CARD = "recipe.toml", "run.json", "README.md"
+BEST, FINAL = "best", "final"
+"""Folders of weights while a run is not finished."""
 FREE_TO_CHANGE = {
     "about", "needs", "expect", "data.path", "data.valid_path", "data.test_path", "train.micro_batch", "train.workers",
     "train.log_every", "train.save_every", "train.keep", "train.compile", "train.fsdp", "train.gradient_checkpointing",
@@ -132,10 +134,18 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
 def finish(run: Path, recipe: Recipe, summary: RunSummary, lines: list[dict[str, Any]]) -> None:
     write_atomically(run / CARD, [card(recipe, asdict(summary), lines).encode()])
     summary.write(run)  # last: where it is, the run is finished
+    tidy(run)
 
 
-def in_place(run: Path, folder: Path) -> None:
-    """Moves the files of a finished folder into the run, one by one, each whole."""
+def tidy(run: Path) -> None:
+    """What only an unfinished run needs."""
+    for name in (BEST, FINAL):
+        shutil.rmtree(run / name, ignore_errors=True)
+
+
+def put_in_place(run: Path, folder: Path) -> None:
+    """Copies the files of a finished folder into the run, each whole; the folder stays until the run is closed."""
     for path in sorted(folder.iterdir()):
-        os.replace(path, run / path.name)
-    folder.rmdir()
+        scratch = run / f".{path.name}.{os.getpid()}.new.partial"
+        shutil.copyfile(path, scratch)
+        os.replace(scratch, run / path.name)

@@ -1,0 +1,106 @@
+"""Runs that are equal by mathematics are equal in training."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from training_data import tiny
+
+from cosformer.models.writing import load_model
+from cosformer.tasks import ResumableBatches
+from cosformer.training import read_metrics, train
+from cosformer.training.checkpoint import read_weights
+from cosformer.training.data import open_data
+from cosformer.training.making import make_model
+
+STEPS = 6
+PLAIN = (f"train.steps={STEPS}", "train.batch=8", "eval.every=100", "eval.keep=last", "model.hidden_dropout=0",
+         "model.classifier_dropout=0", "model.label_smoothing=0", "sample.prompts=[]")  # fmt: skip
+
+
+def losses(run: Path) -> torch.Tensor:
+    found = [line["loss"] for line in read_metrics(run) if line["kind"] == "train"]
+    assert len(found) == STEPS
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def close(one: Path, other: Path) -> None:
+    """fp32 sums in another order: a few units in the last place of a loss of about 5, and no drift to one side."""
+    gap = losses(one) - losses(other)
+    assert gap.abs().max() < 2e-5
+    assert abs(gap.mean()) < 5e-6
+    ours, theirs = read_weights(one), read_weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        # Adam divides by the root of the second moment: where a gradient is near nothing, its rounding is scaled up
+        assert (value - theirs[name]).abs().mean() < 2e-5, name
+
+
+@pytest.mark.parametrize("name", ["lm-stdlib", "mlm-wikitext2", "classify-sst2", "translate-multi30k"])
+def test_a_batch_of_8_is_8_batches_of_1(name: str, tmp_path: Path) -> None:
+    """Also where texts have other lengths: the loss is divided by the tokens of the whole step."""
+    for micro in (0, 1, 3):
+        recipe = tiny(name, tmp_path / "data", *PLAIN, f"train.micro_batch={micro}")
+        train(recipe, tmp_path / f"micro-{micro}", device="cpu")
+    close(tmp_path / "micro-0", tmp_path / "micro-1")
+    close(tmp_path / "micro-0", tmp_path / "micro-3")
+
+
+def test_the_comparison_sees_another_batch(tmp_path: Path) -> None:
+    for batch in (8, 7):
+        recipe = tiny("lm-stdlib", tmp_path / "data", *PLAIN, f"train.batch={batch}")
+        train(recipe, tmp_path / str(batch), device="cpu")
+    with pytest.raises(AssertionError):
+        close(tmp_path / "8", tmp_path / "7")
+
+
+def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
+    for flag in ("false", "true"):
+        recipe = tiny("lm-stdlib", tmp_path / "data", *PLAIN, f"train.gradient_checkpointing={flag}")
+        train(recipe, tmp_path / flag, device="cpu")
+    close(tmp_path / "false", tmp_path / "true")
+
+
+def test_loader_processes_change_nothing(tmp_path: Path) -> None:
+    for workers in (0, 1):
+        train(
+            tiny("lm-stdlib", tmp_path / "data", *PLAIN, f"train.workers={workers}"),
+            tmp_path / str(workers),
+            device="cpu",
+        )
+    assert torch.equal(losses(tmp_path / "0"), losses(tmp_path / "1"))
+
+
+def test_the_loss_told_is_the_loss_of_the_batch(tmp_path: Path) -> None:
+    """By hand: the first loss is that of the first batch in the untrained model."""
+    recipe = tiny("classify-sst2", tmp_path / "data", *PLAIN, "train.micro_batch=3")
+    train(recipe, tmp_path / "run", device="cpu")
+    data = open_data(recipe, tmp_path / "data-cache")
+    keys = next(iter(ResumableBatches(len(data.dataset("train")), 8, seed=recipe.seed)))
+    batch = data.collator()([data.dataset("train")[i] for i in keys])
+    model = make_model(recipe, data)
+    assert float(losses(tmp_path / "run")[0]) == pytest.approx(float(model(**batch).loss.detach()), abs=1e-5)
+
+
+def test_fine_tuning_starts_from_the_encoder(tmp_path: Path) -> None:
+    """Body and tokenizer of the masked language model; only the head is new."""
+    first = train(tiny("mlm-wikitext2", tmp_path / "mlm-data", *PLAIN), tmp_path / "mlm", device="cpu")
+    recipe = tiny(
+        "classify-sst2", tmp_path / "data", *PLAIN, f"model.init={tmp_path / 'mlm'}", "train.learning_rate=1e-12"
+    )
+    train(recipe, tmp_path / "classifier", device="cpu")
+    before, after = load_model(tmp_path / "mlm"), load_model(tmp_path / "classifier")
+    body = before.model.state_dict()
+    assert len(body) > 10
+    for name, value in after.model.state_dict().items():
+        assert torch.allclose(value, body[name], atol=1e-8), name
+    assert after.config.num_labels == 2
+    assert (tmp_path / "classifier" / "tokenizer.json").read_text() == (tmp_path / "mlm" / "tokenizer.json").read_text()
+    assert first.parameters > 0
+
+
+def test_another_attention_is_refused_when_fine_tuning(tmp_path: Path) -> None:
+    train(tiny("mlm-wikitext2", tmp_path / "mlm-data", "model.attention=softmax"), tmp_path / "mlm", device="cpu")
+    recipe = tiny("classify-sst2", tmp_path / "data", f"model.init={tmp_path / 'mlm'}")
+    with pytest.raises(ValueError, match=r"--set model\.attention=softmax"):
+        train(recipe, tmp_path / "classifier", device="cpu")
