@@ -1,0 +1,151 @@
+"""`cosformer train` and `cosformer recipes` as a user types them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cosformer.cli.main import app
+
+SMALL = [
+    "model.hidden_size=16", "model.num_hidden_layers=2", "model.num_attention_heads=2", "data.length=32",
+    "train.batch=4", "train.warmup_steps=1", "train.log_every=1", "eval.batches=2", "eval.batch=4", "sample.tokens=5",
+]  # fmt: skip
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def words(done: Result) -> str:
+    return " ".join(done.output.replace("│", " ").split())
+
+
+def small(*more: str) -> list[str]:
+    return [x for value in [*SMALL, *more] for x in ("--set", value)]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.txt"
+    path.write_text("a line of words, and then another one\n" * 300)
+    return path
+
+
+def test_trains_your_text_and_tells(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = run("train", "lm-text", "--data", str(corpus), "--out", str(out), "--device", "cpu", *small("train.steps=3"))
+    assert done.exit_code == 0, done.output
+    for told in ("lm-text →", "step 1/3  loss", "tokens/s", "left", "bits/byte", "s of training"):
+        assert told in done.output, told
+    written = run("generate", str(out), "--prompt", "a line", "--max-new-tokens", "5")
+    assert written.exit_code == 0, written.output
+    assert json.loads((out / "run.json").read_text())["steps"] == 3
+    assert (tmp_path / "data-cache").is_dir()
+
+
+def test_json_and_quiet(corpus: Path, tmp_path: Path) -> None:
+    where = ["--data", str(corpus), "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "elsewhere")]
+    done = run("train", "lm-text", *where, "--device", "cpu", "--quiet", "--json", *small("train.steps=1"))
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert summary == json.loads((tmp_path / "run" / "run.json").read_text())
+    assert done.stderr == ""
+    assert (tmp_path / "elsewhere").is_dir()
+    assert not (tmp_path / "data-cache").exists()
+
+
+def test_your_columns_and_classes(tmp_path: Path) -> None:
+    rows = [{"say": f"word {i % 7}", "also": "more", "mood": ["sad", "glad"][i % 2]} for i in range(120)]
+    table = tmp_path / "mine.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = ["--column", "say", "--column", "also", "--label", "mood", "--classes", "glad,sad"]
+    out = ["--out", str(tmp_path / "run"), "--device", "cpu"]
+    done = run(
+        "train", "classify-text", "--data", str(table), *columns, *out, *small("train.steps=2", "eval.batches=0")
+    )
+    assert done.exit_code == 0, done.output
+    assert "% right" in done.output
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["id2label"] == {"0": "glad", "1": "sad"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a recipe"),
+        (["--resume"], "name the run's folder with --out"),
+        (["lm-txt"], "did you mean lm-text?"),
+        (["lm-text"], "name files, folders or patterns with --data"),
+        (["lm-enwik8"], "https://mattmahoney.net"),
+        (["lm-text", "--data", "nowhere.txt"], "nowhere.txt"),
+        (["lm-text", "--set", "model.atention=softmax"], "did you mean model.attention?"),
+        (["lm-text", "--set", "train.steps=few"], "use a whole number"),
+        (["lm-stdlib", "--device", "tpu"], "use auto, cpu or cuda"),
+        (["--resume", "--out", "nothing-here"], "holds no run"),
+    ],
+    ids=str,
+)
+def test_refuses(arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("train", *arguments)
+    assert done.exit_code == 2
+    assert message in words(done)
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_ctrl_c_saves_and_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = [
+        "--data",
+        str(corpus),
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        *small("train.steps=100000", "eval.every=9999"),
+    ]
+    command = [sys.executable, "-m", "cosformer.cli.main", "train", "lm-text", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        deadline = time.monotonic() + 60
+        metrics = out / "metrics.jsonl"
+        while time.monotonic() < deadline and not (metrics.exists() and '"train"' in metrics.read_text()):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"go on with: cosformer train --out {out} --resume" in told
+    assert "Traceback" not in told
+    assert list(out.glob("checkpoint-*"))
+
+
+def test_recipes_as_a_table_as_json_and_one() -> None:
+    shown = run("recipes")
+    assert shown.exit_code == 0
+    listed = json.loads(run("recipes", "--json").stdout)
+    assert len(listed) >= 15
+    for one in listed:
+        assert one["name"] in shown.output
+        assert {"name", "task", "about", "needs", "expect"} <= one.keys()
+    printed = run("recipes", "lm-enwik8")
+    assert tomllib.loads(printed.stdout)["train"]["steps"] == 1500
+    assert "# ours" in printed.stdout
+    wrong = run("recipes", "lm-enwik9")
+    assert wrong.exit_code == 2
+    assert "did you mean lm-enwik8?" in words(wrong)
+
+
+def test_listing_recipes_does_not_wait_for_transformers() -> None:
+    program = "import sys; import cosformer.cli.main; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,174 @@
+"""What is wrong with a folder, a disk or a recipe is said before training starts."""
+
+import json
+import os
+import shutil
+import signal
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_data import tiny
+
+from cosformer.tasks import SourceMissing
+from cosformer.training import BadRecipe, Watch, engine, load_recipe, read_metrics, train
+from cosformer.training.checkpoint import checkpoints
+from cosformer.training.recorder import cut_after
+
+USAGE = namedtuple("USAGE", "total used free")
+
+
+class Noted(Watch):
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.started = False
+
+    def said(self, words: str) -> None:
+        self.words.append(words)
+
+    def starting(self, facts: dict[str, Any]) -> None:
+        self.started = True
+
+
+def test_a_folder_with_something_in_it(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "letter.txt").write_text("mine")
+    watch = Noted()
+    with pytest.raises(FileExistsError, match="--resume goes on"):
+        train(tiny("lm-stdlib", tmp_path / "data"), tmp_path / "run", device="cpu", watch=watch)
+    assert not watch.started
+    assert (tmp_path / "run" / "letter.txt").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny("lm-stdlib", tmp_path / "data")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match="cannot be written"):
+        train(recipe, tmp_path / "file" / "run", device="cpu")
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, watch = tiny("lm-stdlib", tmp_path / "data", "train.keep=3"), Noted()
+    plain = shutil.disk_usage
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda p: plain(p) if "cache" in str(p) else USAGE(1 << 30, 1 << 30, 1000)
+    )
+    with pytest.raises(OSError, match="3 checkpoints") as error:
+        train(recipe, tmp_path / "run", device="cpu", watch=watch)
+    assert "1,000 are free" in str(error.value)
+    assert not watch.started
+    assert not checkpoints(tmp_path / "run")
+
+
+def test_the_estimate_covers_what_is_written(tmp_path: Path) -> None:
+    from cosformer.training.run_folder import check_space
+
+    train(tiny("lm-stdlib", tmp_path / "data"), tmp_path / "run", device="cpu")
+    (only,) = checkpoints(tmp_path / "run")
+    written = sum(path.stat().st_size for path in only.iterdir())
+    parameters = json.loads((tmp_path / "run" / "run.json").read_text())["parameters"]
+    assert 12 * parameters < written < 12 * parameters + 60_000  # headers, config, the states of two counters
+    check_space(tmp_path, parameters, 2)
+
+
+def test_data_that_is_absent(tmp_path: Path) -> None:
+    with pytest.raises(SourceMissing, match="--data"):
+        train(load_recipe("lm-wikitext2"), tmp_path / "run", device="cpu")
+    with pytest.raises(SourceMissing, match="--data"):
+        train(load_recipe("lm-text"), tmp_path / "run2", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["data.length=128"], "model.horizon=128"),
+        (["model.mlp=relish"], "model: mlp='relish' is unknown"),
+        (["train.batch=100_000"], "make no batch"),
+        (["data.source=sst2", "data.path=[]"], "--data"),
+        (["task=classify"], "running text|labelled"),
+        (["data.source=elsewhere"], "is unknown"),
+    ],
+    ids=str,
+)
+def test_recipes_that_make_no_run(more: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises((BadRecipe, ValueError, SourceMissing), match=message):
+        train(tiny("lm-stdlib", tmp_path / "data", *more), tmp_path / "run", device="cpu")
+
+
+def test_resume_refuses_another_recipe_and_takes_harmless_changes(tmp_path: Path) -> None:
+    recipe = tiny("lm-stdlib", tmp_path / "data", "train.steps=4", "train.save_every=2")
+    train(recipe, tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "run.json").unlink()
+    with pytest.raises(ValueError, match=r"train\.learning_rate=0\.5"):
+        train(recipe.with_values(["train.learning_rate=0.5"]), tmp_path / "run", resume=True, device="cpu")
+    with pytest.raises(ValueError, match=r"model\.attention"):
+        train(recipe.with_values(["model.attention=softmax"]), tmp_path / "run", resume=True, device="cpu")
+    more = recipe.with_values(["train.log_every=2", "train.keep=1"])
+    assert train(more, tmp_path / "run", resume=True, device="cpu").steps == 4
+
+
+def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
+    recipe, watch = tiny("lm-stdlib", tmp_path / "data"), Noted()
+    first = train(recipe, tmp_path / "run", device="cpu")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    assert train(None, tmp_path / "run", resume=True, device="cpu", watch=watch) == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+    assert "nothing to resume" in watch.words[-1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_an_interrupted_run_saves_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny("lm-stdlib", tmp_path / "data", "train.steps=6", "model.hidden_dropout=0.1")
+    train(recipe, tmp_path / "whole", device="cpu")
+    plain = engine.RunTrainer.training_step
+
+    def training_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.RunTrainer, "training_step", training_step)
+        stopped = train(recipe, tmp_path / "run", device="cpu")
+    assert stopped.interrupted
+    assert stopped.steps == 3
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-3"]
+    assert not (tmp_path / "run" / "run.json").exists()
+    assert read_metrics(tmp_path / "run")[-1]["event"] == "interrupted"
+    train(None, tmp_path / "run", resume=True, device="cpu")
+    both = [[x["loss"] for x in read_metrics(tmp_path / run) if x["kind"] == "train"] for run in ("run", "whole")]
+    assert both[0] == both[1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    train(
+        tiny("lm-stdlib", tmp_path / "data", "train.steps=7", "train.save_every=1", "train.keep=2"),
+        tmp_path / "run",
+        device="cpu",
+    )
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-6", "checkpoint-7"]
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_lines_past_a_step_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"kind": "event", "step": 0}, {"kind": "train", "step": 1}, {"kind": "train", "step": 2}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "train", "st')
+    cut_after(path, 1)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:2]
+
+
+def test_what_was_best_is_what_is_left(tmp_path: Path) -> None:
+    """A rate so high that later steps spoil the model: the run ends with the best evaluation's weights."""
+    options = ("train.steps=12", "eval.every=2", "train.learning_rate=1.0", "train.schedule=constant", "train.clip=0")
+    best = train(tiny("lm-stdlib", tmp_path / "data", *options), tmp_path / "best", device="cpu")
+    last = train(tiny("lm-stdlib", tmp_path / "data", *options, "eval.keep=last"), tmp_path / "last", device="cpu")
+    evals = [line for line in read_metrics(tmp_path / "best") if line["kind"] == "eval"]
+    lowest = min(evals, key=lambda line: line["loss"])
+    assert lowest["step"] < 12
+    assert best.best_step == lowest["step"]
+    assert best.metrics["loss"] == lowest["loss"] < last.metrics["loss"] == evals[-1]["loss"]
+    ours, theirs = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("best", "last"))
+    assert ours != theirs
