@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "nn": {"torch"},
     "models": {"torch", "transformers", "huggingface_hub", "safetensors", "tokenizers"},
     "tasks": {"torch", "numpy", "tokenizers"},  # datasets, pyarrow and sacrebleu only through tasks/optional.py
-    "training": {"torch", "transformers", "safetensors"},  # accelerate through transformers
+    "training": {"torch", "transformers", "accelerate", "safetensors"},
     "bench": {"torch", "matplotlib"},
     "report": {"torch"},
     "cli": {"torch", "typer", "rich", "matplotlib"},

@@ -31,7 +31,7 @@ class Shown(Watch):
 
     def preparing(self, progress: Progress) -> None:
         done = progress.bytes * 20 // progress.expected if progress.expected else progress.shards
-        if progress.done or self.reading.get(progress.split) != done:  # a line for every twentieth
+        if self.reading.get(progress.split) != done:  # a line for every twentieth
             self.reading[progress.split] = done
             whole = f" of {progress.expected:,}" if progress.expected else ""
             self.said(f"tokenising {progress.split}: {progress.bytes:,}{whole} bytes")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -21,6 +22,7 @@ from cosformer.training.batches import RunBatches
 from cosformer.training.data import RunData
 from cosformer.training.held_out import held_out, score
 from cosformer.training.not_finite import Guard, NotFinite, find_tensor
+from cosformer.training.recipe import Recipe
 from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
 from cosformer.training.run_folder import BEST
 from cosformer.training.samples import write_samples
@@ -37,21 +39,38 @@ class RunTrainer(Trainer):
 
     def __init__(
         self, model: Any, args: TrainingArguments, *, data: RunData, batches: RunBatches, recorder: Recorder,
-        tally: Tally, best: dict[str, Any] | None = None, flops_per_token: float | None = None,
-        peak_flops: float | None = None, autocast: bool = False,
+        tally: Tally, best: dict[str, Any] | None = None, latest: dict[str, Any] | None = None,
+        flops_per_token: float | None = None, peak_flops: float | None = None, autocast: bool = False,
     ) -> None:  # fmt: skip
         self.data, self.recipe, self.batches, self.recorder = data, data.recipe, batches, recorder
-        self.tally, self.best, self.bf16_autocast = tally, best, autocast
+        self.tally, self.best, self.latest, self.bf16_autocast = tally, best, latest, autocast
         self.run = recorder.run
         self.flops_per_token, self.peak_flops = flops_per_token, peak_flops
         self.interrupted = False
-        self.guard = Guard(args.device, lambda: self.optimizer)
         self.window_tokens, self.window_begin = 0, time.perf_counter()
         self.rates: list[float] = []
         super().__init__(model=model, args=args, callbacks=[Cadence(self)])
         self.remove_callback(PrinterCallback)
+        # sharded weights and a plain found_inf do not mix in one kernel
+        self.guard = Guard(lambda: self.optimizer, deferred=args.device.type == "cuda" and not self.is_fsdp_enabled)
         self.model_accepts_loss_kwargs = True  # every head of ours divides by num_items_in_batch
         model.config.use_cache = True  # Trainer would save a model that generates without one
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """On a CPU accelerate makes DDP of FSDP without a word (its list of kinds leaves MULTI_CPU out): not here."""
+        super().create_accelerator_and_postprocess()
+        if fsdp_wanted(self.recipe) and not self.is_fsdp_enabled:
+            from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+
+            options: dict[str, Any] = self.args.fsdp_plugin_args or {"fsdp_version": 2}
+            plugin = FullyShardedDataParallelPlugin(**options)
+            self.accelerator.state.distributed_type = DistributedType.FSDP
+            self.accelerator.state.fsdp_plugin = plugin
+            self.is_fsdp_enabled = True
+
+    @property
+    def sharded(self) -> bool:
+        return any(hasattr(p, "device_mesh") for p in self.model.parameters())
 
     # ---- what each step reads ----
 
@@ -204,8 +223,9 @@ class RunTrainer(Trainer):
             self.recorder.write("eval", step, split=split, **metrics)
             for prompt, text in write_samples(self, seed=step):
                 self.recorder.write("sample", step, prompt=prompt, text=text)
+            self.latest = {"step": step, "metrics": metrics}
             if self.best is None or score(recipe.task, metrics) > score(recipe.task, self.best["metrics"]):
-                self.best = {"step": step, "metrics": metrics}
+                self.best = self.latest
                 self.keep_best()
         return {f"eval_{name}": value for name, value in metrics.items()}
 
@@ -230,7 +250,7 @@ class RunTrainer(Trainer):
             if self.args.should_save:
                 progress = {
                     "step": step, "batches": self.batches.batches.state_after(step), "tally": self.tally.table(),
-                    "best": self.best, "schedule": self.lr_scheduler.state_dict(),
+                    "best": self.best, "latest": self.latest, "schedule": self.lr_scheduler.state_dict(),
                 }  # fmt: skip
 
                 def write(folder: Path) -> None:
@@ -259,6 +279,11 @@ class RunTrainer(Trainer):
         """Nothing to load: the generators are seeded by step."""
 
 
+def fsdp_wanted(recipe: Recipe) -> bool:
+    """By the recipe, or by the configuration of `accelerate launch`."""
+    return recipe.train.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
 class Cadence(TrainerCallback):
     """When to log, evaluate and save; the seed of each step; a stop that was asked for."""
 
@@ -266,6 +291,10 @@ class Cadence(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.trainer.is_fsdp_enabled and not self.trainer.sharded:
+            raise RuntimeError(
+                "FSDP was asked for and no weight is sharded: these versions of torch and accelerate do not"
+            )
         self.trainer.window_begin = time.perf_counter()
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:

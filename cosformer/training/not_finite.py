@@ -16,25 +16,24 @@ class Guard:
 
     Where looking costs nothing (CPU), it looks at every step. On CUDA, looking would make the CPU wait for the GPU at
     every step: instead, the fused optimizer is told (by its `found_inf`) to change nothing from the first bad norm on,
-    and `look` is called where the run waits anyway. Either way the weights are those that met the bad batch.
+    and `look` is called where the run waits anyway (deferred). Either way the weights are those that met the bad batch.
     """
 
-    def __init__(self, device: torch.device, optimizer: Callable[[], Any]) -> None:
-        self.device, self.optimizer = device, optimizer
+    def __init__(self, optimizer: Callable[[], Any], *, deferred: bool) -> None:
+        self.optimizer, self.deferred = optimizer, deferred
         self.first_bad: Tensor | None = None
         """The step of the first bad norm, −1 while there is none."""
 
     def see(self, norm: Any, step: int) -> int | None:
         """Before an update: the step, where it is bad and that is known at once."""
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        inner = getattr(self.optimizer(), "optimizer", self.optimizer())
-        fused = bool(inner.defaults.get("fused"))
-        if not isinstance(norm, Tensor) or self.device.type != "cuda" or not fused:
+        if not self.deferred or not isinstance(norm, Tensor):
             return None if bool(torch.isfinite(torch.as_tensor(norm))) else step
         if self.first_bad is None:
-            self.first_bad = torch.full((), -1, dtype=torch.int64, device=self.device)
+            self.first_bad = torch.full((), -1, dtype=torch.int64, device=norm.device)
         new = (self.first_bad < 0) & ~torch.isfinite(norm)
         self.first_bad.masked_fill_(new, step)
+        inner = getattr(self.optimizer(), "optimizer", self.optimizer())  # accelerate wraps it
         inner.grad_scale, inner.found_inf = None, (self.first_bad >= 0).float()
         return None
 

@@ -112,15 +112,17 @@ class _Run:
         recorder = Recorder(self.run, step=self.start, writes=args.process_index == 0, watch=self.watch)
         trainer = RunTrainer(
             self.model, args, data=self.data, batches=batches, recorder=recorder, tally=tally,
-            best=progress["best"] if progress else None, flops_per_token=flops, peak_flops=self._peak(),
-            autocast=self.bf16,
+            best=progress["best"] if progress else None, latest=progress["latest"] if progress else None,
+            flops_per_token=flops, peak_flops=self._peak(), autocast=self.bf16,
         )  # fmt: skip
         if self.compiled:
             self.model.compile()
         if args.process_index == 0:
             self.watch.starting(self._facts(steps, batches))
         event = "resume" if self.start else "start"
-        recorder.write("event", self.start, event=event, steps=steps, processes=args.world_size)
+        recorder.write(
+            "event", self.start, event=event, steps=steps, processes=args.world_size, sharded=trainer.is_fsdp_enabled
+        )
         try:
             with _interruptible(trainer):
                 if self.start < steps:
@@ -188,20 +190,16 @@ class _Run:
         tally, rates = trainer.tally, trainer.rates
         rate = statistics.median(rates[1:] or rates) if rates else None
         peak, flops = trainer.peak_flops, trainer.flops_per_token
-        lines = read_metrics(self.run)
-        evals = [line for line in lines if line["kind"] == "eval"]
-        chosen = evals[-1] if evals else {}
-        best = trainer.best if self.recipe.eval.keep == "best" else None
-        metrics = best["metrics"] if best else {k: v for k, v in chosen.items() if k not in ("kind", "step", "split")}
-        name = str(self.args.device) if self.args.device.type != "cuda" else f"cuda:{self.args.device.index or 0}"
+        best = trainer.best if self.recipe.eval.keep == "best" else trainer.latest
+        name = f"cuda:{self.args.device.index or 0}" if self.args.device.type == "cuda" else "cpu"
         return RunSummary(
             recipe=self.recipe.name, task=self.recipe.task, out=str(self.run), data=self.data.facts(),
             parameters=self.parameters, steps=trainer.state.global_step, tokens=tally.tokens, seconds=tally.seconds,
             seconds_waiting_for_data=tally.waiting, seconds_logging=tally.logging, seconds_evaluating=tally.evaluating,
             seconds_saving=tally.saving, tokens_per_second=rate, peak_flops=peak,
             share_of_peak=rate * flops / peak / self.args.world_size if rate and flops and peak else None,
-            memory_bytes=memory_bytes(self.args.device), processes=self.args.world_size,
-            precision="bf16" if self.bf16 else "fp32", compiled=self.compiled, metrics=metrics,
+            memory_bytes=memory_bytes(self.args.device), processes=self.args.world_size, sharded=trainer.sharded,
+            precision="bf16" if self.bf16 else "fp32", compiled=self.compiled, metrics=best["metrics"] if best else {},
             best_step=best["step"] if best else None, interrupted=stopped, environment=provenance(name),
         )  # fmt: skip
 
@@ -236,6 +234,8 @@ def _arguments(recipe: Recipe, run: Path, device: str) -> TrainingArguments:
         ddp_find_unused_parameters=False, average_tokens_across_devices=True,
         gradient_checkpointing=train.gradient_checkpointing, **options,
     )  # fmt: skip
+    if train.fsdp and args.world_size == 1:
+        raise BadRecipe("train.fsdp=true in one process: it shards over several; use torchrun or accelerate launch")
     if args.n_gpu > 1:
         args._n_gpu = 1  # several GPUs in one process would be DataParallel: they are used through a launcher
     return args

@@ -48,6 +48,8 @@ class RunSummary:
     """Of a product of large matrices, measured before training; None on a CPU."""
     memory_bytes: int
     processes: int
+    sharded: bool
+    """Weights and optimizer were split over the processes (FSDP2)."""
     precision: str
     compiled: bool
     metrics: dict[str, Any]

@@ -15,7 +15,9 @@ from cosformer.training.making import make_model
 
 STEPS = 6
 PLAIN = (f"train.steps={STEPS}", "train.batch=8", "eval.every=100", "eval.keep=last", "model.hidden_dropout=0",
-         "model.classifier_dropout=0", "model.label_smoothing=0", "sample.prompts=[]")  # fmt: skip
+         "model.classifier_dropout=0", "model.label_smoothing=0", "sample.prompts=[]",
+         # φ > 0: relu's weights can all be 0, where the output jumps and rounding decides to which side
+         "model.feature_map=elu1")  # fmt: skip
 
 
 def losses(run: Path) -> torch.Tensor:
