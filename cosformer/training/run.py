@@ -40,6 +40,7 @@ from cosformer.training.run_folder import (
     tidy,
     write_recipe,
 )
+from cosformer.training.samples import check_samples
 
 
 def train(
@@ -75,7 +76,9 @@ def train(
         saved.sweep(run)
     with args.main_process_first(local=False, desc="preparing data"):
         data = open_data(recipe, cache, progress=watch.preparing, said=watch.said)
+    data.dataset(recipe.data.valid_split)  # refuses here what it would refuse at the first evaluation
     model = make_model(recipe, data)
+    check_samples(recipe, data.tokenizer, model.config)
     recipe = resolved(recipe, model.config)
     parameters = sum(p.numel() for p in model.parameters())
     last = saved.newest(run) if resume else None

@@ -3,9 +3,26 @@
 from collections.abc import Iterator
 from typing import Any
 
+from cosformer.models import CosformerConfig
 from cosformer.models.decoding import Sampling
 from cosformer.models.writing import continue_text
 from cosformer.training.held_out import at_rest
+from cosformer.training.recipe import Recipe
+from cosformer.training.recipe_fields import BadRecipe
+
+
+def check_samples(recipe: Recipe, tokenizer: Any, config: CosformerConfig) -> None:
+    """Before training: a sample longer than the horizon would end the run at its first evaluation."""
+    if recipe.task not in ("lm", "translate") or not config.has_longest:
+        return
+    for prompt in recipe.sample.prompts:
+        read = len(tokenizer(prompt).input_ids) or 1
+        longest = max(read, recipe.sample.tokens) if recipe.task == "translate" else read + recipe.sample.tokens - 1
+        if longest > config.horizon:
+            raise BadRecipe(
+                f"sample.tokens={recipe.sample.tokens} after the prompt {prompt!r} of {read} tokens, but the model's "
+                f"horizon is {config.horizon}: set fewer sample.tokens, or a larger model.horizon"
+            )
 
 
 def write_samples(trainer: Any, *, seed: int) -> Iterator[tuple[str, str]]:

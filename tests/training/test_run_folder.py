@@ -88,6 +88,7 @@ def test_data_that_is_absent(tmp_path: Path) -> None:
         (["data.source=sst2", "data.path=[]"], "--data"),
         (["task=classify"], "running text|labelled"),
         (["data.source=elsewhere"], "is unknown"),
+        (["sample.tokens=100"], "horizon is 64: set fewer sample.tokens"),
     ],
     ids=str,
 )
