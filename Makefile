@@ -7,8 +7,9 @@ JOBS   ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) if
 
 .PHONY: demo test check bench figures clean
 
+# Threads that wait should sleep: spinning, they cost many times the whole where other work shares the processors
 demo: $(VENV)/ready
-	$(BIN)/cosformer demo --out runs/demo
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/cosformer demo --out runs/demo
 
 test: check
 	$(BIN)/pytest -q -n $(JOBS)
