@@ -15,6 +15,7 @@ from made_run import HOSTILE, make_run
 from typer.testing import CliRunner
 
 from cosformer.cli.main import app
+from cosformer.models import CosformerConfig, CosformerForConditionalGeneration
 from cosformer.report import read_run, report_page, write_report
 from cosformer.report.charts import Chart, Series, figure, log_ticks, short, ticks
 from cosformer.report.pixels import map_image
@@ -215,3 +216,41 @@ def test_a_map_is_the_weights() -> None:
     assert set(rows[15]) == {round((1 / 8) ** 0.6 * 255)}
     assert list(rows[14]) == [0] * 3 + [255] + [0] * 12
     assert not any(rows[0])
+
+
+def test_a_classifier_is_told_by_its_accuracy(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", with_demo=False)
+    accuracy = {"accuracy": 0.8125, "accuracy_low": 0.79, "accuracy_high": 0.83}
+    kept = [line for line in read_run(run).lines if line["kind"] != "sample"]
+    for line in kept:
+        if line["kind"] == "eval":
+            del line["bits_per_byte"]
+            line.update(accuracy)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    summary = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(summary | {"task": "classify", "metrics": {"loss": 0.4, **accuracy}}))
+    page = report_page(read_run(run))
+    words = "".join(Checked(page).words)
+    assert "held-out accuracy81.2%95% interval 79.0% to 83.0%" in words
+    assert "What it writes" not in words
+    assert len([x for x in Checked(page).images if "src" in x]) == 4  # maps of a text of ours
+
+
+def test_an_encoder_decoder_has_no_maps(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", with_demo=False)
+    config = CosformerConfig(
+        vocab_size=259, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, horizon=64, is_encoder_decoder=True,
+        decoder_start_token_id=2,
+    )  # fmt: skip
+    CosformerForConditionalGeneration(config).save_pretrained(run)
+    assert "an encoder–decoder has two" in report_page(read_run(run))
+
+
+def test_numbers_that_are_not_finite_are_told_and_not_drawn(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", finished=False, with_demo=False)
+    found = read_run(run).lines
+    found[-3]["loss"] = found[3]["grad_norm"] = float("nan")
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in found))
+    page = report_page(read_run(run))
+    assert Checked(page).images
+    assert "NaN" not in page.partition("<script>")[0]
