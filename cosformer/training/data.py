@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from cosformer.models.losses import next_token_labels
 from cosformer.tasks import (
     LabelledTexts,
     Marks,
     MaskedWindows,
+    PackCollator,
+    PackedDocuments,
     PadCollator,
     Progress,
     SequencePairs,
@@ -56,6 +61,8 @@ class RunData:
         recipe, shards = self.recipe, self.shards[split]
         length = length or recipe.data.length
         ids = special_ids(self.tokenizer)
+        if recipe.data.pack:
+            return PackedDocuments(shards, length)
         if recipe.task == "lm":
             return Windows(shards, length, stride=stride, first=ids["eos"])
         if recipe.task == "mlm":
@@ -78,7 +85,9 @@ class RunData:
         found = self.dataset("train")
         return MaskedByEpoch(found) if isinstance(found, MaskedWindows) else ByEpoch(found)
 
-    def collator(self) -> PadCollator:
+    def collator(self) -> Callable[[Sequence[dict[str, Tensor]]], dict[str, Tensor]]:
+        if self.recipe.data.pack:
+            return JoinedDocuments(pad=self.pad)
         if self.recipe.task in ("lm", "mlm"):
             return PadCollator(pad=self.pad)
         return PadCollator(pad=self.pad, multiple=MULTIPLE, always_mask=True)
@@ -95,6 +104,16 @@ class RunData:
             "name": self.source.name, "splits": splits, "tokens": None if train is None else train.tokens,
             "vocab_size": self.vocab_size, "classes": list(self.classes),
         }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinedDocuments(PackCollator):
+    """Rows of documents as one, with what each place is to predict: the last of a document predicts nothing."""
+
+    def __call__(self, items: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        batch = PackCollator.__call__(self, items)
+        batch["shift_labels"] = next_token_labels(batch.pop("labels"), batch["cu_seqlens"])
+        return batch
 
 
 def special_ids(tokenizer: Any) -> dict[str, int | None]:

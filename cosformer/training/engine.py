@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -20,7 +21,7 @@ from cosformer.tasks.keyed_random import key_of
 from cosformer.training import checkpoint as saved
 from cosformer.training.batches import RunBatches
 from cosformer.training.data import RunData
-from cosformer.training.held_out import held_out, score
+from cosformer.training.held_out import held_out, on_device, score, uncompile
 from cosformer.training.not_finite import Guard, NotFinite, find_tensor
 from cosformer.training.recipe import Recipe
 from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
@@ -79,6 +80,7 @@ class RunTrainer(Trainer):
         return DataLoader(
             self.data.training_set(), batch_sampler=self.batches, collate_fn=self.data.collator(), num_workers=workers,
             pin_memory=self.args.device.type == "cuda", persistent_workers=workers > 0,
+            worker_init_fn=_deaf_to_ctrl_c if workers else None,
             generator=torch.Generator().manual_seed(0),  # or it would draw from the generator of dropout
         )  # fmt: skip
 
@@ -97,6 +99,7 @@ class RunTrainer(Trainer):
         if self.args.world_size > 1:
             counts[1] = float(read)
             counts = self.accelerator.reduce(counts, "sum")
+            # on a GPU, reading the sum would wait for it: there, others are taken to have read as much
             read = int(counts[1]) if device.type == "cpu" else read * self.args.world_size
         self.window_tokens += read
         self.tally.tokens += read
@@ -104,7 +107,7 @@ class RunTrainer(Trainer):
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         # non_blocking: a plain copy would wait for every kernel launched so far
-        return {name: value.to(self.args.device, non_blocking=True) for name, value in inputs.items()}
+        return on_device(inputs, self.args.device)
 
     # ---- how a step is made ----
 
@@ -154,7 +157,7 @@ class RunTrainer(Trainer):
         dataset, collate = self.data.training_set(), self.data.collator()
         parts = self.batches.parts
         cuts = [len(keys) * part // parts for part in range(parts + 1)]
-        self.model._compiled_call_impl = None  # hooks see inside what is not compiled
+        uncompile(self.model)  # hooks see inside what is not compiled
         found = "the norm of the gradient"
         for begin, end in pairwise(cuts):
             inputs = self._prepare_inputs(collate([dataset[key] for key in keys[begin:end]]))
@@ -327,6 +330,11 @@ class Cadence(TrainerCallback):
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Dropout is a function of (seed, step, process): a run that goes on draws what it would have drawn."""
     torch.manual_seed(int(key_of("step", seed, step, rank) >> 1))  # pyright: ignore[reportOperatorIssue]
+
+
+def _deaf_to_ctrl_c(worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the run still needs its readers to end its step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _tokens(batch: dict[str, Tensor]) -> int:

@@ -17,15 +17,23 @@ from cosformer.training.data import RunData
 @contextmanager
 def at_rest(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, no gradients, not compiled: other shapes would compile anew. All is put back."""
-    training, compiled = model.training, model._compiled_call_impl
+    training, compiled = model.training, uncompile(model)
     model.eval()
-    model._compiled_call_impl = None
     try:
         with torch.no_grad():
             yield
     finally:
-        model._compiled_call_impl = compiled
+        for module, call in compiled:
+            module._compiled_call_impl = call
         model.train(training)
+
+
+def uncompile(model: nn.Module) -> list[tuple[nn.Module, Any]]:
+    """Calls go the ordinary way from here on; what nn.Module.compile had put in their place."""
+    found = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl is not None]
+    for module, _ in found:
+        module._compiled_call_impl = None
+    return found
 
 
 def chosen_batches(length: int, batch: int, most: int, seed: int) -> list[list[int]]:
@@ -62,7 +70,7 @@ def held_out(
                 chosen
             )  # sharded models need every process at every batch: one without repeats the first
             inputs = collate([dataset[i] for i in chosen[mine if counts else first]])
-            inputs = {name: value.to(device) for name, value in inputs.items()}
+            inputs = on_device(inputs, device)
             with autocast():
                 out = model(**inputs, num_items_in_batch=one, **extra)  # over one: the sum
             if not counts:
@@ -75,6 +83,11 @@ def held_out(
                     said[true, answer] += 1
     sums = total(torch.cat([torch.tensor([nats, tokens], dtype=torch.float64), said.flatten()]).to(device)).cpu()
     return _report(data, split, float(sums[0]), round(float(sums[1])), sums[2:].reshape(said.shape))
+
+
+def on_device(inputs: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Offsets of packed sequences stay: they are read on the CPU."""
+    return {k: v if k == "cu_seqlens" else v.to(device, non_blocking=True) for k, v in inputs.items()}
 
 
 def _report(data: RunData, split: str, nats: float, tokens: int, said: Tensor) -> dict[str, float]:

@@ -50,6 +50,8 @@ class DataRecipe:
     """Of multi30k: from, to."""
     apart: bool = False
     """Of pairs: two documents read one by one (two towers), not joined."""
+    pack: bool = False
+    """Of causal language models: rows of whole documents that do not see each other; else the text streams through."""
     mask_share: float = 0.15
     """Of masked language models: how many tokens are to be guessed."""
 
@@ -244,6 +246,8 @@ class Recipe:
     sample: SampleRecipe
 
     def __post_init__(self) -> None:
+        if self.data.pack and self.task != "lm":
+            raise BadRecipe(f"data.pack=true with task={self.task!r}: documents are packed for causal language models")
         if self.task == "mlm" and self.tokenizer.kind == "word":
             raise BadRecipe("tokenizer.kind='word' with task='mlm': there is no token for masks; use bpe or bytes")
 

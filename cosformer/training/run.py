@@ -15,12 +15,14 @@ from transformers.utils import logging as transformers_logging
 from cosformer.bench.clock import clock_for
 from cosformer.bench.environment import provenance
 from cosformer.bench.floor import matmul_rate
+from cosformer.models.blocks import CosformerBlock
 from cosformer.tasks import ResumableBatches
 from cosformer.training import checkpoint as saved
 from cosformer.training.batches import RunBatches
 from cosformer.training.cost import training_flops_per_token
 from cosformer.training.data import RunData, open_data
 from cosformer.training.engine import RunTrainer
+from cosformer.training.held_out import uncompile
 from cosformer.training.making import make_model, resolved
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
@@ -119,7 +121,10 @@ class _Run:
             flops_per_token=flops, peak_flops=self._peak(), autocast=self.bf16,
         )  # fmt: skip
         if self.compiled:
-            self.model.compile()
+            # sharded, a block at a time: its weights are gathered before it and dropped after
+            blocks = [m for m in self.model.modules() if isinstance(m, CosformerBlock)]
+            for module in blocks if trainer.is_fsdp_enabled else [self.model]:
+                module.compile()
         if args.process_index == 0:
             self.watch.starting(self._facts(steps, batches))
         event = "resume" if self.start else "start"
@@ -144,7 +149,7 @@ class _Run:
         finally:
             recorder.close()
             self.watch.stopped()
-            self.model._compiled_call_impl = None
+            uncompile(self.model)
         if args.world_size > 1:
             trainer.accelerator.wait_for_everyone()
         return summary

@@ -1,5 +1,6 @@
 """Runs that are equal by mathematics are equal in training."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,22 @@ def test_the_comparison_sees_another_batch(tmp_path: Path) -> None:
         close(tmp_path / "8", tmp_path / "7")
 
 
+def test_compiled_is_as_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced and run by eager kernels, so that no compiler is needed; evaluation and samples are not compiled."""
+    plain, calls = torch.nn.Module.compile, []
+
+    def compiled(self: torch.nn.Module) -> None:
+        calls.append(type(self).__name__)
+        plain(self, backend="aot_eager")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", compiled)
+    for choice in ("off", "on"):
+        recipe = tiny("lm-stdlib", tmp_path / "data", *PLAIN, f"train.compile={choice}", "sample.prompts=['the']")
+        assert train(recipe, tmp_path / choice, device="cpu").compiled == (choice == "on")
+    assert calls == ["CosformerForCausalLM"]
+    close(tmp_path / "off", tmp_path / "on")
+
+
 def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
     for flag in ("false", "true"):
         recipe = tiny("lm-stdlib", tmp_path / "data", *PLAIN, f"train.gradient_checkpointing={flag}")
@@ -82,6 +99,24 @@ def test_the_loss_told_is_the_loss_of_the_batch(tmp_path: Path) -> None:
     batch = data.collator()([data.dataset("train")[i] for i in keys])
     model = make_model(recipe, data)
     assert float(losses(tmp_path / "run")[0]) == pytest.approx(float(model(**batch).loss.detach()), abs=1e-5)
+
+
+def test_packed_documents_are_documents_apart(tmp_path: Path) -> None:
+    """The first loss told is the mean over the documents of the batch, each read alone."""
+    options = ("data.pack=true", "data.document=line", "data.length=128", "model.horizon=128", "train.micro_batch=3")
+    recipe = tiny("lm-text", tmp_path / "data", *PLAIN, *options)
+    train(recipe, tmp_path / "run", device="cpu")
+    data = open_data(recipe, tmp_path / "data-cache")
+    rows = data.dataset("train")
+    keys = next(iter(ResumableBatches(len(rows), 8, seed=recipe.seed)))
+    model, nats, targets = make_model(recipe, data), 0.0, 0
+    for row in (rows[i] for i in keys):
+        assert len(row["cu_seqlens"]) > 2
+        for begin, end in pairwise(row["cu_seqlens"].tolist()):
+            alone = row["input_ids"][None, begin:end]
+            nats += float(model(alone, labels=alone, num_items_in_batch=1).loss.detach())
+            targets += end - begin - 1
+    assert float(losses(tmp_path / "run")[0]) == pytest.approx(nats / targets, abs=1e-5)
 
 
 def test_fine_tuning_starts_from_the_encoder(tmp_path: Path) -> None:
