@@ -61,12 +61,15 @@ class RunBatches(Sampler[list[Key]]):
         while done < self.steps:
             for mine in self.batches:
                 epoch = self.batches.epoch
-                cuts = [len(mine) * part // self.parts for part in range(self.parts + 1)]
-                for begin, end in pairwise(cuts):
-                    yield [(epoch, index) for index in mine[begin:end]]
+                yield from self.split([(epoch, index) for index in mine])
                 done += 1
                 if done == self.steps:
                     return
+
+    def split(self, keys: list[Key]) -> list[list[Key]]:
+        """This process's share of a step as micro-batches."""
+        cuts = [len(keys) * part // self.parts for part in range(self.parts + 1)]
+        return [keys[begin:end] for begin, end in pairwise(cuts)]
 
     def of_step(self, step: int) -> list[Key]:
         """What this process reads in the update after `step` updates."""

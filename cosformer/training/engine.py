@@ -6,23 +6,23 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from cosformer.tasks.datasets.windows import IGNORED
-from cosformer.tasks.keyed_random import key_of
 from cosformer.training import checkpoint as saved
-from cosformer.training.batches import RunBatches
+from cosformer.training.batches import Key, RunBatches
+from cosformer.training.cadence import Cadence, seed_step
 from cosformer.training.data import RunData
 from cosformer.training.held_out import held_out, on_device, score, uncompile
-from cosformer.training.not_finite import Guard, NotFinite, find_tensor
+from cosformer.training.not_finite import NORM, Guard, NotFinite, find_gradient, find_tensor
 from cosformer.training.recipe import Recipe
 from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
 from cosformer.training.run_folder import BEST
@@ -154,23 +154,11 @@ class RunTrainer(Trainer):
 
     def stop_not_finite(self, step: int) -> None:
         keys = self.batches.of_step(step)
-        dataset, collate = self.data.training_set(), self.data.collator()
-        parts = self.batches.parts
-        cuts = [len(keys) * part // parts for part in range(parts + 1)]
-        uncompile(self.model)  # hooks see inside what is not compiled
-        found = "the norm of the gradient"
-        for begin, end in pairwise(cuts):
-            inputs = self._prepare_inputs(collate([dataset[key] for key in keys[begin:end]]))
-            seed_step(self.recipe.seed, step, self.args.process_index)
-
-            def loss(inputs: dict[str, Any] = inputs) -> Tensor:
-                with self.autocast():
-                    return self.model(**inputs).loss
-
-            found = find_tensor(self.model, loss)
-            if not found.startswith("the norm"):
-                break
+        found = self._find_not_finite(step, keys)
         epoch, indices = keys[0][0], [index for _, index in keys]
+        if self.args.world_size > 1:  # the bad batch may be another process's
+            told = gather_object([(found, epoch, indices)])
+            found, epoch, indices = next((x for x in told if not x[0].startswith(NORM)), told[0])
         last = saved.newest(self.run)
         kept = f"the last good checkpoint is {last.name}" if last else "there is no checkpoint yet"
         self.recorder.write("event", step, event="not finite", tensor=found, epoch=epoch, examples=indices)
@@ -179,6 +167,25 @@ class RunTrainer(Trainer):
             f"not changed and nothing was saved after it; {kept}. Try a smaller train.learning_rate, more "
             "train.warmup_steps, train.precision=fp32, or look at these examples"
         )
+
+    def _find_not_finite(self, step: int, keys: list[Key]) -> str:
+        """Computes the step again, each module watched; of a sharded model, whose calls are collective, looks at grads."""
+        if self.sharded:
+            return find_gradient(self.model)
+        uncompile(self.model)  # hooks see inside what is not compiled
+        dataset, collate, found = self.data.training_set(), self.data.collator(), NORM
+        for part in self.batches.split(keys):
+            inputs = self._prepare_inputs(collate([dataset[key] for key in part]))
+            seed_step(self.recipe.seed, step, self.args.process_index)
+
+            def loss(inputs: dict[str, Any] = inputs) -> Tensor:
+                with self.autocast():
+                    return self.model(**inputs).loss
+
+            found = find_tensor(self.model, loss)
+            if not found.startswith(NORM):
+                break
+        return found
 
     # ---- what is told ----
 
@@ -285,51 +292,6 @@ class RunTrainer(Trainer):
 def fsdp_wanted(recipe: Recipe) -> bool:
     """By the recipe, or by the configuration of `accelerate launch`."""
     return recipe.train.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-
-
-class Cadence(TrainerCallback):
-    """When to log, evaluate and save; the seed of each step; a stop that was asked for."""
-
-    def __init__(self, trainer: RunTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.trainer.is_fsdp_enabled and not self.trainer.sharded:
-            raise RuntimeError(
-                "FSDP was asked for and no weight is sharded: these versions of torch and accelerate do not"
-            )
-        self.trainer.window_begin = time.perf_counter()
-
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        seed_step(self.trainer.recipe.seed, state.global_step, args.process_index)
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        recipe, step = self.trainer.recipe, state.global_step
-        last = step >= state.max_steps
-        control.should_log = step % recipe.train.log_every == 0 or last
-        control.should_evaluate = step % recipe.eval.every == 0 or last
-        control.should_save = step % recipe.train.save_every == 0 or last
-        if self._stop(args, step):
-            control.should_log = control.should_save = control.should_training_stop = True
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Trainer looks at the flags of the last step once more: it has been logged, evaluated and saved."""
-        control.should_log = control.should_evaluate = control.should_save = False
-
-    def _stop(self, args: Any, step: int) -> bool:
-        """Processes agree before any of them stops, or the others would wait for it."""
-        if args.world_size == 1:
-            return self.trainer.interrupted
-        if step % self.trainer.recipe.train.log_every:
-            return False
-        asked = torch.full((1,), float(self.trainer.interrupted), device=args.device)
-        self.trainer.interrupted = bool(self.trainer.accelerator.reduce(asked, "sum").item())
-        return self.trainer.interrupted
-
-
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Dropout is a function of (seed, step, process): a run that goes on draws what it would have drawn."""
-    torch.manual_seed(int(key_of("step", seed, step, rank) >> 1))  # pyright: ignore[reportOperatorIssue]
 
 
 def _deaf_to_ctrl_c(worker: int) -> None:

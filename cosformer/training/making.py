@@ -17,8 +17,9 @@ from cosformer.models import (
 )
 from cosformer.models.writing import read_config
 from cosformer.training.data import RunData, special_ids
-from cosformer.training.recipe import Recipe, model_fields
+from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
+from cosformer.training.recipe_sections import model_fields
 
 HEADS = ("score.", "pair.", "lm_head.")
 """What may be new in a model that starts from another."""

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+NORM = "the norm of the gradient"
+
 
 class NotFinite(RuntimeError):
     """The loss or a gradient is not a number. The weights are still those before the step."""
@@ -77,10 +79,13 @@ def find_tensor(model: nn.Module, run: Callable[[], Tensor]) -> str:
     finally:
         for hook in hooks:
             hook.remove()
+    return find_gradient(model)
+
+
+def find_gradient(model: nn.Module) -> str:
+    """The last one of the model that is not finite: where the backward, which goes from the end, met it first."""
     bad = [name for name, p in model.named_parameters() if p.grad is not None and not _finite(p.grad)]
-    return (
-        f"the gradient of {bad[-1]}" if bad else "the norm of the gradient (each gradient alone is finite: too large)"
-    )
+    return f"the gradient of {bad[-1]}" if bad else f"{NORM} (each alone is finite: too large)"
 
 
 def _finite(x: Any) -> bool:

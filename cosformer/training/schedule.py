@@ -2,7 +2,7 @@
 
 import math
 
-from cosformer.training.recipe import TrainRecipe
+from cosformer.training.recipe_sections import TrainRecipe
 
 
 def rate_share(step: int, steps: int, train: TrainRecipe) -> float:

@@ -16,8 +16,9 @@ from cosformer.tasks import (
     TextSource,
     open_source,
 )
-from cosformer.training.recipe import DataRecipe, Recipe
+from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
+from cosformer.training.recipe_sections import DataRecipe
 
 OWN = ("text", "examples", "hub")
 

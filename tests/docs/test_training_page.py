@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cosformer.training import RunSummary, recipe_names
-from cosformer.training.recipe import SECTIONS
+from cosformer.training.recipe_sections import SECTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosformer.training import BadRecipe, load_recipe
-from cosformer.training.recipe import Recipe, TrainRecipe, to_toml
+from cosformer.training.recipe import Recipe, to_toml
+from cosformer.training.recipe_sections import TrainRecipe
 from cosformer.training.schedule import rate_share
 
 
