@@ -18,7 +18,7 @@ from cosformer.cli.options import stages
 if TYPE_CHECKING:
     from cosformer.training import Recipe
 
-PROMPTS = ("def ", "class ", '"""')
+PROMPTS = ("def ", "import ", "    return ")
 QUICK = (
     "train.steps=4", "train.batch=2", "train.warmup_steps=1", "train.save_every=2", "train.log_every=1",
     "data.length=64", "model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=2",

@@ -1,4 +1,4 @@
-"""What the trained model attends to: a small map for every layer and head, of a text it wrote."""
+"""What the trained model attends to: a small map for every layer and head, of held-out text or of what it wrote."""
 
 import json
 from html import escape
@@ -36,8 +36,11 @@ def maps_section(run: Run) -> str:
 
 
 def _text(run: Run) -> str:
+    if text := (run.demo or {}).get("held_out", {}).get("text"):
+        return text
     samples = run.of("sample")
-    return samples[-1]["prompt"] + samples[-1]["text"] if samples else PLAIN_TEXT
+    text = samples[-1]["prompt"] + samples[-1]["text"] if samples else ""
+    return text if len(text.split()) > 4 else PLAIN_TEXT  # a young model writes little but blanks
 
 
 def _grid(maps: list[Any], attentions: list[str], words: list[str], *, causal: bool) -> str:

@@ -64,7 +64,7 @@ def numbers(run: Run) -> str:
         tiles.append((f"held-out {METRICS[metric]}", value, between or f"split {split}"))
     train = run.of("train")
     if s:
-        tiles.append(("parameters", count(s["parameters"]), f"{s['parameters']:,}"))
+        tiles.append(("parameters", count(s["parameters"]), _shape(run.recipe.get("model", {}))))
         tiles.append(("training", duration(s["seconds"]), f"{s['steps']:,} steps"))
         tiles.append(("tokens read", count(s["tokens"]), f"{count(s['data'].get('tokens') or 0)} in the training text"))
         if s.get("tokens_per_second"):
@@ -82,6 +82,11 @@ def numbers(run: Run) -> str:
         for name, value, note in tiles
     )
     return f'<dl class="tiles">{shown}</dl>' if tiles else "<p>Nothing has been measured yet.</p>"
+
+
+def _shape(model: Mapping[str, Any]) -> str:
+    parts = [(model.get("num_hidden_layers"), "blocks"), (model.get("hidden_size"), "wide")]
+    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
 
 
 def comparison(run: Run) -> str:

@@ -42,6 +42,7 @@ def held_out_bits(
     found["gzip -9"] = gzip_bits_per_byte(text)
     return {
         "split": split, "bytes": length, "bits_per_byte": found,
+        "text": b"\n".join(text)[:400].decode("utf-8", "replace"),
         "how": f"All read the same bytes of the {split} split. The model sees at most {windows.context} bytes before "
         f"each; the {ORDER}-gram (Witten–Bell) has counted the training text; gzip has seen nothing else.",
     }  # fmt: skip

@@ -77,7 +77,7 @@ def demo() -> dict[str, Any]:
         for name, by in (("cosformer", 0.0), ("softmax", 0.01))
     }  # fmt: skip
     held = {
-        "split": "test", "bytes": 1_000_000, "how": "All of it.",
+        "split": "test", "bytes": 1_000_000, "how": "All of it.", "text": "def main():\n    print('Hello')\n",
         "bits_per_byte": {"this model": 2.9, "6-gram": 2.3, "gzip": 2.25},
     }  # fmt: skip
     return {"device": "a processor", "rows": rows, "generate": {"models": cells}, "held_out": held, "samples": [SAMPLE]}

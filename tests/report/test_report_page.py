@@ -109,9 +109,9 @@ def test_a_text_cannot_break_out(page: str) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        "lm-test", "12,345", "2.900", "6-gram", "gzip", "40 steps", "held-out bits per byte", "ab" * 32, "2.13.0",
-        "cosformer train lm-test", "learning_rate", "2.0× at 1,024", "step 20", "Finished:", "2 threads",
-        "0123456789ab",
+        "lm-test", "12,345", "16 wide", "2.900", "6-gram", "gzip", "40 steps", "held-out bits per byte", "ab" * 32,
+        "2.13.0", "cosformer train lm-test", "learning_rate", "2.0× at 1,024", "step 20", "Finished:",
+        "2 threads", "0123456789ab",
     ],
 )  # fmt: skip
 def test_it_tells(page: str, told: str) -> None:

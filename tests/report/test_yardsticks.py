@@ -46,6 +46,7 @@ def test_all_read_the_same_bytes(data: RunData) -> None:
     model = Even(256)
     found = held_out_bits(model, data)
     assert found["bytes"] == length
+    assert found["text"].startswith("def function_")
     assert model.read == length + len(text)  # the end of each document is predicted too
     bits = found["bits_per_byte"]
     assert bits["this model"] == pytest.approx(8 * model.read / length)
