@@ -169,7 +169,7 @@ class RunTrainer(Trainer):
         )
 
     def _find_not_finite(self, step: int, keys: list[Key]) -> str:
-        """Computes the step again, each module watched; of a sharded model, whose calls are collective, looks at grads."""
+        """Computes the step again, each module watched. Calls of a sharded model are collective: there, by gradient."""
         if self.sharded:
             return find_gradient(self.model)
         uncompile(self.model)  # hooks see inside what is not compiled

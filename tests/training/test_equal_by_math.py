@@ -40,13 +40,14 @@ def close(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lm-stdlib", "mlm-wikitext2", "classify-sst2", "translate-multi30k"])
-def test_a_batch_of_8_is_8_batches_of_1(name: str, tmp_path: Path) -> None:
+def test_a_batch_of_8_is_smaller_ones_summed(name: str, tmp_path: Path) -> None:
     """Also where texts have other lengths: the loss is divided by the tokens of the whole step."""
-    for micro in (0, 1, 3):
+    others = (1, 3) if name == "translate-multi30k" else (3,)
+    for micro in (0, *others):
         recipe = tiny(name, tmp_path / "data", *PLAIN, f"train.micro_batch={micro}")
         train(recipe, tmp_path / f"micro-{micro}", device="cpu")
-    close(tmp_path / "micro-0", tmp_path / "micro-1")
-    close(tmp_path / "micro-0", tmp_path / "micro-3")
+    for micro in others:
+        close(tmp_path / "micro-0", tmp_path / f"micro-{micro}")
 
 
 def test_the_comparison_sees_another_batch(tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ for size in map(int, sys.argv[3:]):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="VmHWM is read from /proc")
 def test_the_peak_does_not_grow_with_the_text(tmp_path: Path) -> None:
-    """Sixteen times the text, eight million windows instead of half a million: a list of them would show."""
+    """Eight times the text, four million windows instead of half a million: a list of them would show."""
     small = ("data.length=16", "train.steps=40", "sample.prompts=[]", "eval.every=40", "train.log_every=40")
     recipe = tiny("lm-text", tmp_path / "data", *small)
     (tmp_path / "mine.toml").write_text(recipe.toml())
-    sizes = [8 * MIB, 128 * MIB]
+    sizes = [8 * MIB, 64 * MIB]
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "mine.toml"), str(tmp_path), *map(str, sizes)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
