@@ -86,15 +86,18 @@ class Shown(Watch):
         self.said(f"step {line['step']:,}{self.metric}, loss {line['loss']:.4f}, perplexity {line['perplexity']:.2f}")
 
     def _sample(self, line: dict[str, Any]) -> None:
-        text = escape(line["text"]) if self.live else line["text"]
-        prompt = escape(line["prompt"]) if self.live else line["prompt"]
-        shown = f"[dim]{prompt}[/dim]{text}" if self.live else f"{prompt}{text}"
-        self.console.print(shown, markup=self.live, highlight=False)
+        prompt, text = harmless(line["prompt"]), harmless(line["text"])
+        self.console.print(f"[dim]{escape(prompt)}[/dim]{escape(text)}", highlight=False)
 
     def stopped(self) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+
+def harmless(text: str) -> str:
+    """What a model writes may hold codes that a terminal would obey."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
 def _bytes(count: int) -> str:

@@ -1,5 +1,6 @@
 """`cosformer train` and `cosformer recipes` as a user types them."""
 
+import io
 import json
 import os
 import signal
@@ -10,9 +11,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from cosformer.cli.main import app
+from cosformer.cli.watching import Shown
 
 SMALL = [
     "model.hidden_size=16", "model.num_hidden_layers=2", "model.num_attention_heads=2", "data.length=32",
@@ -127,6 +130,26 @@ def test_ctrl_c_saves_and_says_how_to_go_on(corpus: Path, tmp_path: Path) -> Non
     assert f"go on with: cosformer train --out {out} --resume" in told
     assert "Traceback" not in told
     assert list(out.glob("checkpoint-*"))
+
+
+def test_a_terminal_gets_one_live_line() -> None:
+    screen = io.StringIO()
+    watch = Shown(Console(file=screen, force_terminal=True, width=140, color_system=None))
+    data = {"name": "text", "splits": {"train": {"tokens": 1000}}}
+    watch.starting({
+        "steps": 20, "start": 0, "data": data, "device": "cuda:0", "precision": "bf16", "compiled": True,
+        "processes": 2, "recipe": "lm-text", "out": "runs/x", "parameters": 12_345, "steps_per_epoch": 7,
+    })  # fmt: skip
+    told = {"loss": 2.5, "tokens_per_second": 1234.0, "share_of_peak": 0.42, "memory_bytes": 3 << 30}
+    watch.line({"kind": "train", "step": 10, "learning_rate": 1e-3, **told})
+    watch.line({"kind": "eval", "step": 10, "split": "valid", "loss": 2.0, "bits_per_byte": 2.885, "perplexity": 7.4})
+    watch.line({"kind": "sample", "step": 10, "prompt": "[b]", "text": "after \x1b[2J it"})
+    watch.line({"kind": "train", "step": 20, "learning_rate": 1e-3, **told})
+    watch.stopped()
+    shown = screen.getvalue()
+    assert "20/20 loss 2.5000  valid 2.885 bits/byte  1,234 tokens/s  42% of peak  3.0 GiB  0:00 left" in shown
+    assert "step 10  valid 2.885 bits/byte, loss 2.0000" in shown
+    assert "[b]after �[2J it" in shown  # neither our markup nor the terminal's codes
 
 
 def test_recipes_as_a_table_as_json_and_one() -> None:
