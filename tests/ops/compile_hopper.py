@@ -16,6 +16,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from cosformer.ops.triton import hopper_kernels as narrow_kernels
 from cosformer.ops.triton import hopper_wide_kernels as wide_kernels
+from cosformer.ops.triton import hopper_wide_walk as walk_kernels
 
 PLAIN = {"MAP": "relu", "PACKED": False, "MASKED": False, "CAUSAL": True, "NORMED": True}
 CASES = {
@@ -30,11 +31,13 @@ KERNELS = {
     "backward_q_kernel": {"GROUP": 2, "STATE_IN": True},
     "backward_kv_kernel": WALK,
     "wide_sum_kernel": {"QUERIES": True, "SCALED": True},
-    "values_kernel": WALK | {"REVERSE": False, "SCALED": False},
-    "values_kernel back": WALK | {"REVERSE": True, "SCALED": True, "DIVIDED": False, "NORMED": False},
-    "features_kernel": WALK | {"REVERSE": False, "STATE_OUT": False},
-    "features_kernel back": WALK | {"REVERSE": True},
+    "values_walk": WALK | {"REVERSE": False, "SCALED": False},
+    "values_walk back": WALK | {"REVERSE": True, "SCALED": True, "DIVIDED": False, "NORMED": False},
+    "features_walk": WALK | {"REVERSE": False, "STATE_OUT": False},
+    "features_walk back": WALK | {"REVERSE": True},
 }
+KERNELS |= {name.replace("walk", "kernel"): flags for name, flags in KERNELS.items() if "walk" in name}
+FULL_ALONE = ("values_kernel", "features_kernel")
 ROWS = "tensordesc<bf16[1,1,64,{}],NVMMASharedLayout(128, 16, rank=4)>"
 POINTERS = {"p_mask": "*u8"} | dict.fromkeys(("p_cu_q", "p_cu_k", "p_slots"), "*i32")
 POINTERS |= dict.fromkeys(("p_o", "p_dq", "p_dk", "p_dv", "p_dx"), "*bf16")
@@ -42,8 +45,10 @@ POINTERS |= dict.fromkeys(("p_o", "p_dq", "p_dk", "p_dv", "p_dx"), "*bf16")
 
 def compiled(name: str, case: str):
     """Heads as wide as the kernel takes, or odd ones."""
-    wide = not hasattr(narrow_kernels, name)
-    kernel, width = getattr(wide_kernels if wide else narrow_kernels, name.split()[0]), 128 if wide else 64
+    function = name.split()[0]
+    (home,) = (x for x in (narrow_kernels, wide_kernels, walk_kernels) if hasattr(x, function))
+    wide = home is not narrow_kernels
+    kernel, width = getattr(home, function), 128 if wide else 64
     flags = {"K": width, "V": width} if case != "odd" else {"K": width - 40, "V": width - 24}
     flags |= CASES[case] | KERNELS[name]
     if "BY_HAND" in kernel.arg_names:
@@ -63,7 +68,15 @@ def compiled(name: str, case: str):
         (i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if signature[name][0] == "*"
     }
     source = GluonASTSource(fn=kernel, signature=signature, constexprs=flags, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8 if wide else 4})
+    options = {"num_warps": 8 if wide else 4, "maxnreg": wide_kernels.REGISTERS.get(function)}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def cases(name: str) -> list[str]:
+    """A walk is causal; its counterpart for full attention is not."""
+    if "walk" in name:
+        return ["plain", "odd"]
+    return ["full"] if name.startswith(FULL_ALONE) else list(CASES)
 
 
 def usage(made) -> dict[str, int]:
@@ -71,14 +84,18 @@ def usage(made) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(made.asm["cubin"])
-        command = [tools / "cuobjdump", "-res-usage", path]
+        command = [tools / "cuobjdump", "-res-usage", "-sass", path]
         report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", report).groups()
-    return {"shared": made.metadata.shared, "registers": int(registers), "spilled": int(stack)}
+    products, waits = report.count("HGMMA."), report.count("WARPGROUP.DEPBAR")
+    return {
+        "shared": made.metadata.shared, "threads": 32 * made.metadata.num_warps, "registers": int(registers),
+        "spilled": int(stack), "products": products, "waits": waits,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
     found = {
-        f"{name} {case}": usage(compiled(name, case)) for name in KERNELS for case in CASES
+        f"{name} {case}": usage(compiled(name, case)) for name in KERNELS for case in cases(name)
     }  # fmt: skip
     json.dump(found, sys.stdout)

@@ -5,10 +5,12 @@ tensors for tiles. Layouts and threads do not exist; what does is the order of t
 a product takes place either at once or as late as the kernel allows (`late`): at its barrier or its wait. A wait that
 comes too early, a result used before it is there, or a buffer filled while it is still read shows as an error or as a
 wrong number in one of the two. Shared memory begins as NaN, and storing before the first row of a tensor is an error,
-as on the chip.
+as on the chip. Where a kernel gives its warps different work, each side is a thread, one of which runs at a time until
+it has to wait for another; `late`, it also steps back wherever it could wait.
 """
 
 import ast
+import threading
 import types
 from collections import deque
 from pathlib import Path
@@ -48,6 +50,9 @@ class Shared:
     def reshape(self, shape: list[int]) -> "Shared":
         return Shared(self.tile.view(shape))
 
+    def slice(self, start: int, length: int, dim: int = 0) -> "Shared":
+        return Shared(self.tile.narrow(dim, start, length))
+
     def permute(self, order: tuple[int, ...]) -> "Shared":
         return Shared(self.tile.permute(order))
 
@@ -67,14 +72,78 @@ class Product:
         self.value, self.done = value, done
 
 
+class Side:
+    """Warps that do the same: what they have started and not waited for."""
+
+    def __init__(self) -> None:
+        self.products: deque = deque()
+        self.stores: list = []
+        self.turn, self.ended = threading.Semaphore(0), False
+
+    def check(self) -> None:
+        assert not self.products, "a product was never waited for"
+        assert not self.stores, "a result was never waited for"
+
+
+class Stopped(BaseException):
+    """Another side has failed."""
+
+
 class Chip:
-    """One program: its number, and what it has started and not waited for."""
+    """One program: its number and its sides."""
 
     def __init__(self, program: int, late: bool) -> None:
         self.program, self.late = torch.tensor(program), late
-        self.products: deque = deque()
-        self.stores: list = []
+        self.side, self.sides = Side(), []
+        self.failure: BaseException | None = None
+        self.idle = 0  # how many sides in a row found nothing to do
         self.language, self.tma, self.mbarrier = self._language(), self._tma(), self._mbarrier()
+
+    # --- sides ---------------------------------------------------------------------------------------------------
+    def specialize(self, parts: list, warps: list[int], registers: list[int]) -> None:
+        assert len(parts) == len(warps) + 1 == len(registers) + 1
+        main, self.sides = self.side, [Side() for _ in parts]
+        threads = [
+            threading.Thread(target=self._work, args=(side, *part, main))
+            for side, part in zip(self.sides, parts, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        self.side = self.sides[-1 if self.late else 0]
+        self.side.turn.release()
+        main.turn.acquire()
+        for thread in threads:
+            thread.join()
+        self.side, self.sides = main, []
+        if self.failure is not None:
+            raise self.failure
+
+    def _work(self, side: Side, function, args: tuple, main: Side) -> None:
+        side.turn.acquire()
+        try:
+            if self.failure is None:
+                with torch.no_grad():
+                    function(*args)
+                side.check()
+        except Stopped:
+            pass
+        except BaseException as error:  # handed to the caller's thread
+            self.failure = error
+        side.ended, self.idle = True, 0
+        left = [other for other in self.sides if not other.ended]
+        self.side = left[0] if left else main
+        self.side.turn.release()
+
+    def step_back(self) -> None:
+        """Lets another side go on."""
+        mine = self.side
+        others = [side for side in self.sides if side is not mine and not side.ended]
+        if others:
+            self.side = others[0]
+            self.side.turn.release()
+            mine.turn.acquire()
+        if self.failure is not None:
+            raise Stopped
 
     # --- products ------------------------------------------------------------------------------------------------
     def mma(
@@ -93,15 +162,15 @@ class Chip:
             result.done = True
 
         if self.late:
-            self.products.append(run)
+            self.side.products.append(run)
         else:
             run()
-            self.products.append(lambda: None)
+            self.side.products.append(lambda: None)
         return result
 
     def mma_wait(self, outstanding: int = 0, deps: list | None = None) -> Tensor | tuple[Tensor, ...]:
-        while len(self.products) > outstanding:
-            self.products.popleft()()
+        while len(self.side.products) > outstanding:
+            self.side.products.popleft()()
         assert deps
         for x in deps:
             assert x.done, "a result is used before the wait reaches it"
@@ -144,15 +213,15 @@ class Chip:
                 target[row : row + high] = tile[:high, : target.shape[1]]
 
             if self.late:
-                self.stores.append(run)
+                self.side.stores.append(run)
             else:
                 run()
 
         def store_wait(pending: int) -> None:
             assert pending == 0
-            for run in self.stores:
+            for run in self.side.stores:
                 run()
-            self.stores.clear()
+            self.side.stores.clear()
 
         return types.SimpleNamespace(
             async_copy_global_to_shared=fetch, async_copy_shared_to_global=store, store_wait=store_wait
@@ -161,7 +230,7 @@ class Chip:
     def _mbarrier(self) -> types.SimpleNamespace:
         class Barrier:
             def __init__(self) -> None:
-                self.expected = self.arrived = self.phase = 0
+                self.expected = self.arrived = self.completed = 0
                 self.copies: list = []
 
         class Barriers:
@@ -174,18 +243,33 @@ class Chip:
         def expect(barrier: Barrier, count: int, pred=True) -> None:
             barrier.expected += count if pred else 0
 
-        def wait(barrier: Barrier, phase: int) -> None:
-            assert barrier.expected == barrier.arrived > 0, "the bytes expected are not those that come"
-            assert barrier.phase == phase
-            for run in barrier.copies:
-                run()
-            barrier.copies.clear()
-            barrier.expected = barrier.arrived = 0
-            barrier.phase ^= 1
+        def arrive(barrier: Barrier, count: int) -> None:
+            assert count == 1
+            barrier.completed += 1
+
+        def wait(barrier: Barrier, phase: int, pred=True) -> None:
+            if not pred:
+                return
+            if self.late and self.sides:
+                self.step_back()
+            while barrier.completed % 2 == phase:
+                if barrier.expected == barrier.arrived > 0:
+                    for run in barrier.copies:
+                        run()
+                    barrier.copies.clear()
+                    barrier.expected = barrier.arrived = 0
+                    barrier.completed += 1
+                    break
+                assert self.sides, "the bytes expected are not those that come"
+                self.idle += 1
+                assert self.idle <= 2 * len(self.sides), "all sides wait for each other"
+                self.step_back()
+            assert barrier.completed > 0, "nobody was waited for"
+            self.idle = 0
 
         self.barriers = Barriers
         return types.SimpleNamespace(
-            MBarrierLayout=lambda: "barrier", init=lambda barrier, count: None, expect=expect, wait=wait
+            MBarrierLayout=lambda: "barrier", init=lambda barrier, count: None, expect=expect, arrive=arrive, wait=wait
         )
 
     # --- the language --------------------------------------------------------------------------------------------
@@ -217,6 +301,7 @@ class Chip:
             "maximum": lambda x, y, propagate_nan: x.clamp(min=y), "minimum": minimum,
             "cdiv": lambda a, b: (a + b - 1) // b, "static_range": range, "to_tensor": torch.tensor,
             "convert_layout": lambda x, layout, assert_trivial=False: x, "thread_barrier": lambda: None,
+            "warp_specialize": self.specialize,
         }  # fmt: skip
         layouts = (
             "NVMMASharedLayout", "NVMMADistributedLayout", "DotOperandLayout", "BlockedLayout", "SliceLayout",
@@ -248,7 +333,8 @@ def _without_imports(name: str) -> types.CodeType:
     return compile(tree, str(FOLDER / name), "exec")
 
 
-SOURCES = [_without_imports(name) for name in ("hopper_parts.py", "hopper_kernels.py", "hopper_wide_kernels.py")]
+NAMES = ("hopper_parts.py", "hopper_kernels.py", "hopper_wide_kernels.py", "hopper_wide_walk.py")
+SOURCES = [_without_imports(name) for name in NAMES]
 
 
 def run(name: str, programs: int, *args: object, late: bool, **flags: object) -> None:
@@ -261,7 +347,9 @@ def run(name: str, programs: int, *args: object, late: bool, **flags: object) ->
             "PropagateNan": types.SimpleNamespace(ALL=None),
         }  # fmt: skip
         for source in SOURCES:
-            exec(source, scope)
+            exec(source, scope)  # constants of one name have their own value in each file
+            if name in scope:
+                break
 
         def given(x: object) -> object:
             if isinstance(x, Tensor):
@@ -269,5 +357,4 @@ def run(name: str, programs: int, *args: object, late: bool, **flags: object) ->
             return torch.tensor(x) if isinstance(x, int) else x
 
         scope[name](*(given(x) for x in args), **flags)
-        assert not chip.products, "a product was never waited for"
-        assert not chip.stores, "a result was never waited for"
+        chip.side.check()

@@ -1,4 +1,5 @@
-"""Forward and backward on Hopper chips: heads up to 64 in hopper_kernels.py, up to 128 in hopper_wide_kernels.py."""
+"""Forward and backward on Hopper chips: heads up to 64 in hopper_kernels.py; up to 128 in hopper_wide_walk.py where it
+is causal, in hopper_wide_kernels.py where not."""
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from cosformer.ops.packed import Sequences
 from cosformer.ops.problem import Gradients, Problem, Results
 from cosformer.ops.triton import hopper_kernels as narrow
 from cosformer.ops.triton import hopper_wide_kernels as wide
+from cosformer.ops.triton import hopper_wide_walk as walk
 from cosformer.ops.triton.generic import rows_of_gradients
 from cosformer.ops.triton.hopper_call import Address, Call, Unusable, eighths, takes
 
@@ -26,9 +28,11 @@ def forward(
     walk_out = problem.return_state and total is None
     if walk_out:
         total = call.empty_states(len(sequences), call.heads_k)
-    cut, own = call.queries, {"REVERSE": False, "SCALED": False} if call.wide else {}
+    cut, kernel, own = call.queries, narrow.forward_kernel, {}
+    if call.wide:
+        kernel, own = walk.values_walk if problem.causal else wide.values_kernel, {"REVERSE": False, "SCALED": False}
     call.run(
-        wide.values_kernel if call.wide else narrow.forward_kernel, cut.slots * call.heads_q, q, k, v, o, Address(o), z,
+        kernel, cut.slots * call.heads_q, q, k, v, o, Address(o), z,
         call.mask, call.nothing if states is None else states, total if walk_out else call.nothing, *call.place(cut),
         *eighths(o), *call.sizes(cut, call.heads_q), GROUP=call.heads_q // call.heads_k, BY_HAND=call.by_hand,
         NORMED=normed, DIVIDED=problem.normalize, MASKED=key_mask is not None, STATE_IN=states is not None,
@@ -47,6 +51,7 @@ def backward(
     call = Call(q, k, v, key_mask, sequences, problem)
     divided, causal, heads, group = problem.normalize, problem.causal, call.heads_q, call.heads_q // call.heads_k
     both = {"GROUP": group, "MASKED": key_mask is not None}
+    values, features = (walk.values_walk, walk.features_walk) if causal else (wide.values_kernel, wide.features_kernel)
     dq, extra = empty_like_rows(q, call.kw), torch.empty_like(z)
     states, _ = call.states_of_keys(call.joined(state, norm, -1), divided)
     cut = call.queries
@@ -56,7 +61,7 @@ def backward(
         if divided:
             rows_of_gradients(do, o, z, torch.empty_like(z), extra, problem.eps)
         call.run(
-            wide.features_kernel, cut.slots * heads, q, k, v, do, dq, Address(dq), z, extra, call.mask, given,
+            features, cut.slots * heads, q, k, v, do, dq, Address(dq), z, extra, call.mask, given,
             call.nothing, *place, *eighths(dq), *sizes, DIVIDED=divided, NORMED=divided, BY_HAND=call.by_hand,
             REVERSE=False, STATE_IN=states is not None, STATE_OUT=False, **both,
         )  # fmt: skip
@@ -88,12 +93,12 @@ def backward(
     both |= {"STATE_IN": states is not None}
     if call.wide:
         call.run(
-            wide.features_kernel, cut.slots * heads, k, q, v, do, dk, Address(dk), z, extra, call.mask, given, kept,
+            features, cut.slots * heads, k, q, v, do, dk, Address(dk), z, extra, call.mask, given, kept,
             *place, *eighths(dk), *sizes, DIVIDED=divided, NORMED=normed, BY_HAND=sequences.packed, REVERSE=True,
             STATE_OUT=walk_out, **both,
         )  # fmt: skip
         call.run(
-            wide.values_kernel, cut.slots * heads, k, q, do, dv, Address(dv), z, call.mask, given, call.nothing, *place,
+            values, cut.slots * heads, k, q, do, dv, Address(dv), z, call.mask, given, call.nothing, *place,
             *eighths(dv), *sizes, NORMED=False, DIVIDED=False, BY_HAND=sequences.packed, REVERSE=True, SCALED=divided,
             STATE_OUT=False, **both,
         )  # fmt: skip

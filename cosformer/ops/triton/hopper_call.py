@@ -101,7 +101,8 @@ def launch(kernel: GluonJITFunction, programs: int, warps: int, *args: object, *
     found = _compiled.get(key)
     if found is None:
         try:
-            _compiled[key] = kernel[(programs,)](*args, num_warps=warps, **flags)
+            limit = {"maxnreg": hopper_wide_kernels.REGISTERS.get(kernel.__name__)}
+            _compiled[key] = kernel[(programs,)](*args, num_warps=warps, **limit, **flags)
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise
         except Exception as error:
@@ -181,7 +182,7 @@ class Call:
         )  # fmt: skip
         self.queries = self.keys
         if not problem.causal:
-            self.queries = _cut(sequences.q_lengths, packed, halves * self.heads_q, q.device)
+            self.queries = _cut(sequences.q_lengths, packed, self.heads_q, q.device)
         self.flags = {
             "K": self.kw, "V": self.vw, "MAP": problem.feature_map, "PACKED": packed, "CAUSAL": problem.causal,
         }  # fmt: skip

@@ -127,9 +127,9 @@ def clamped(z, eps):
 
 
 @gluon.jit
-def kept(p_mask, row, low, left, m_st, LAYOUT: gl.constexpr, MASKED: gl.constexpr):
+def kept(p_mask, row, low, left, m_st, LAYOUT: gl.constexpr, MASKED: gl.constexpr, COUNT: gl.constexpr = C):
     """Which rows of a chunk count: those from `low` up to `left`, and not masked; `row` is the mask's first."""
-    o_c = gl.arange(0, C, gl.SliceLayout(1, LAYOUT))
+    o_c = gl.arange(0, COUNT, gl.SliceLayout(1, LAYOUT))
     keep = (o_c >= low) & (o_c < left)
     if MASKED:
         keep = keep & (gl.load(p_mask + (row + o_c).to(gl.int64) * m_st, mask=keep, other=0) != 0)
@@ -176,9 +176,9 @@ def in_two(x, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def row_numbers(p_x, rows_x, row, length, LAYOUT: gl.constexpr, other):
+def row_numbers(p_x, rows_x, row, length, LAYOUT: gl.constexpr, other, COUNT: gl.constexpr = C):
     """One number for each row of a chunk, `other` for rows that do not exist."""
-    o_c = row + gl.arange(0, C, gl.SliceLayout(1, LAYOUT))
+    o_c = row + gl.arange(0, COUNT, gl.SliceLayout(1, LAYOUT))
     return gl.load(p_x + rows_x + o_c, mask=(o_c >= 0) & (o_c < length), other=other)
 
 
@@ -213,12 +213,12 @@ def state_offsets(W: gl.constexpr, SUMS: gl.constexpr, K: gl.constexpr, V: gl.co
 @gluon.jit
 def load_state(
     p_h, at, W: gl.constexpr, SUMS: gl.constexpr, SUMS1: gl.constexpr, K: gl.constexpr, V: gl.constexpr,
-    GIVEN: gl.constexpr, NORMED: gl.constexpr,
+    GIVEN: gl.constexpr, NORMED: gl.constexpr, COLUMNS: gl.constexpr = ONES,
 ):  # fmt: skip
     """The four parts of state `at`: sums of cos and sin [K, V], and of the column of ones, [K] in memory and here
-    [K, ONES] of equal columns."""
+    [K, COLUMNS] of equal columns."""
     b_hc, b_hs = gl.zeros([W, W], F32, SUMS), gl.zeros([W, W], F32, SUMS)
-    b_nc, b_ns = gl.zeros([W, ONES], F32, SUMS1), gl.zeros([W, ONES], F32, SUMS1)
+    b_nc, b_ns = gl.zeros([W, COLUMNS], F32, SUMS1), gl.zeros([W, COLUMNS], F32, SUMS1)
     if GIVEN:
         o_h, m_h = state_offsets(W, SUMS, K, V)
         p_h += at.to(gl.int64) * (2 * K * (V + 1))
@@ -234,7 +234,7 @@ def load_state(
 @gluon.jit
 def store_state(
     b_hc, b_hs, b_nc, b_ns, p_h, at, W: gl.constexpr, SUMS: gl.constexpr, SUMS1: gl.constexpr, K: gl.constexpr,
-    V: gl.constexpr, NORMED: gl.constexpr,
+    V: gl.constexpr, NORMED: gl.constexpr, COLUMNS: gl.constexpr = ONES,
 ):  # fmt: skip
     o_h, m_h = state_offsets(W, SUMS, K, V)
     p_h += at.to(gl.int64) * (2 * K * (V + 1))
@@ -243,5 +243,5 @@ def store_state(
     if NORMED:
         o_k = gl.arange(0, W, gl.SliceLayout(1, SUMS1))
         p_n = p_h + 2 * K * V
-        gl.store(p_n + o_k, gl.sum(b_nc, 1) * (1 / ONES), mask=o_k < K)
-        gl.store(p_n + K + o_k, gl.sum(b_ns, 1) * (1 / ONES), mask=o_k < K)
+        gl.store(p_n + o_k, gl.sum(b_nc, 1) * (1 / COLUMNS), mask=o_k < K)
+        gl.store(p_n + K + o_k, gl.sum(b_ns, 1) * (1 / COLUMNS), mask=o_k < K)
