@@ -1,0 +1,52 @@
+"""Ways to name data that no shipped recipe takes by itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+from training_data import tiny
+
+from cosformer.models.writing import load_model
+from cosformer.training import open_data, train
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_data_set_of_a_hub_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets", reason="hub data sets: pip install cosformer[data]")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "owner" / "set"
+    folder.mkdir(parents=True)
+    for split in ("train", "validation"):
+        rows = [json.dumps({"text": f"{split} line {i} of some words", "label": i % 2}) for i in range(60)]
+        (folder / f"{split}.jsonl").write_text("\n".join(rows))
+    name = ["data.source=hub", f"data.path={json.dumps(str(folder))}"]
+    assert train(tiny("lm-text", tmp_path / "data", *name), tmp_path / "lm", device="cpu").steps == 2
+    classes = 'data.classes=["no", "yes"]'
+    train(tiny("classify-text", tmp_path / "data", *name, classes), tmp_path / "classify", device="cpu")
+    assert load_model(tmp_path / "classify").config.id2label == {0: "no", 1: "yes"}
+
+
+def test_pairs_read_apart_by_two_towers(tmp_path: Path) -> None:
+    train(tiny("classify-qqp", tmp_path / "data", "data.apart=true"), tmp_path / "run", device="cpu")
+    assert type(load_model(tmp_path / "run")).__name__ == "CosformerForPairClassification"
+
+
+def test_a_source_and_its_target_in_a_table(tmp_path: Path) -> None:
+    table = tmp_path / "pairs.tsv"
+    table.write_text("from\tto\n" + "".join(f"word {i % 7}\tWort {i % 7}\n" for i in range(120)))
+    own = ["data.source=examples", f"data.path={json.dumps(str(table))}", 'data.columns=["from", "to"]']
+    recipe = tiny("translate-multi30k", tmp_path / "data", *own, "tokenizer.kind=bytes")
+    assert train(recipe, tmp_path / "run", device="cpu").metrics["perplexity"] > 1
+
+
+def test_a_tokenizer_of_your_own_and_one_cache_for_many_runs(tmp_path: Path) -> None:
+    from cosformer.models import byte_tokenizer
+
+    byte_tokenizer().save_pretrained(tmp_path / "mine")
+    own = ["tokenizer.kind=path", f"tokenizer.path={json.dumps(str(tmp_path / 'mine'))}"]
+    first = open_data(tiny("lm-text", tmp_path / "data", *own), tmp_path / "cache")
+    again = open_data(tiny("lm-text", tmp_path / "data"), tmp_path / "cache")  # bytes too: the same ids
+    assert first.shards["train"].folder == again.shards["train"].folder
+    other = open_data(tiny("lm-text", tmp_path / "data", "tokenizer.kind=word"), tmp_path / "cache")
+    assert other.shards["train"].folder != again.shards["train"].folder
+    assert other.shards["train"].tokens < again.shards["train"].tokens
