@@ -5,12 +5,13 @@ add them to the state and put it into shared memory, rounded, as the next chunk'
 work out the results of the chunk. Each side tells the other when a tile is ready and when it is free. Two forms of one
 sum, where Φ(x) = [φ(x) cos θp, φ(x) sin θp] at position p, and the state is H = Σ Φ(b) ⊗ c:
 
-    values_walk      Φ(a) H              o, with a = q, b = k, c = v; against time dv, with a = k, b = q, c = do/z
-    features_walk    a Hᵀ, turned back   dq, with a = do, b = k, c = v; against time dk, with a = v, b = q, c = do/z
+    values_walk      Φ(a) H              o, with a = q, b = k, c = v; against time dv, with a = k, b = q, c = do
+    features_walk    a Hᵀ, turned back   dq, with a = do, b = k, c = v; against time dk, with a = v, b = q, c = do
 
-Sources are turned (`turn_tile`), results are not: the rows of a product with the halves of H are multiplied by cos and
-sin, in fp32. So a term that multiplies φ(x) by something of its position stands in turn_tile and in those two lines.
-Results come in two halves of 64 columns: the sums of both, times two, would not fit the registers.
+Sources are turned (`turn_tile`; dk and dv take Φ(q)/z), results are not: the rows of a product with the halves of H are
+multiplied by cos and sin, in fp32, and those of dq by 1/z. So a term that multiplies φ(x) by something of its position
+stands in turn_tile and in those two lines. Results come in two halves of 64 columns: the sums of both, times two, would
+not fit the registers.
 """
 
 from triton.experimental import gluon
@@ -54,7 +55,7 @@ from cosformer.ops.triton.hopper_parts import (
 W = gl.constexpr(128)
 HALF = gl.constexpr(64)
 COLUMNS = gl.constexpr(8)  # of the state that carries denominators; as inner width of a product 16, the rest of them 0
-R = gl.constexpr(16)  # rows that are turned at a time: more would not fit the registers beside the state
+R = gl.constexpr(32)  # rows that are turned at a time: more would not fit the registers beside the state
 # of the eight warps: the state, its column of ones, tiles of sources
 STATE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [8, 1], [16, 128, 16]))
 STATE1 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [8, 1], [16, 8, 16]))
@@ -86,10 +87,18 @@ def lying(COUNT: gl.constexpr, WIDTH: gl.constexpr, value):
 
 
 @gluon.jit
-def in_two_rows(p_x, rows_x, row, length):
-    """[COLUMNS, C] in bf16 whose columns add up to a number for each row of a chunk."""
-    o_c = row + gl.arange(0, C, gl.SliceLayout(0, ONES8))
-    x = gl.load(p_x + rows_x + o_c, mask=(o_c >= 0) & (o_c < length), other=0.0)
+def numerators(p_extra, p_z, rows_q, row, length, eps, LAYOUT: gl.constexpr):
+    """What extra was before its division by z, for each of the chunk's columns."""
+    o_c = row + gl.arange(0, C, gl.SliceLayout(0, LAYOUT))
+    m_c = (o_c >= 0) & (o_c < length)
+    z = gl.load(p_z + rows_q + o_c, mask=m_c, other=1.0)
+    return gl.load(p_extra + rows_q + o_c, mask=m_c, other=0.0) * clamped(z, eps)
+
+
+@gluon.jit
+def in_two_rows(p_extra, p_z, rows_q, row, length, eps):
+    """[COLUMNS, C] in bf16 whose columns add up to `numerators`."""
+    x = numerators(p_extra, p_z, rows_q, row, length, eps, ONES8)
     high = x.to(BF16).to(F32)
     o_1 = gl.arange(0, COLUMNS, gl.SliceLayout(1, ONES8))
     return (gl.where((o_1 < COLUMNS // 2)[:, None], high[None, :], (x - high)[None, :]) * (2 / COLUMNS)).to(BF16)
@@ -103,34 +112,32 @@ def copy_in(d_x, s_x, bars, slot, i_b, i_head, row, wanted):
 
 @gluon.jit
 def turn_tile(
-    s_x, s_sin, p_mask, at_mask, chunk, low, left, m_st, theta, K: gl.constexpr, MAP: gl.constexpr,
-    EDGED: gl.constexpr, MASKED: gl.constexpr,
+    s_x, s_sin, scale_0, scale_1, p_mask, at_mask, chunk, low, left, m_st, theta, K: gl.constexpr, MAP: gl.constexpr,
+    EDGED: gl.constexpr, MASKED: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
-    """Φ of the rows of a tile: the half with cos in its place, the other in s_sin."""
+    """Φ of the rows of a tile: the half with cos in its place, the other in s_sin. SCALED: each row times its scale."""
     cos_r, sin_r = cos_sin(theta * gl.arange(0, R, gl.SliceLayout(1, LINES8)).to(F32))
     cos_step, sin_step = cos_sin(theta * R)
     cos_0, sin_0 = cos_sin(theta * chunk.to(F32))
     for j in gl.static_range(C // R):
-        x = s_x.slice(j * R, R).load(LINES8)
         keep = kept(p_mask, at_mask + j * R, low - j * R, left - j * R, m_st, LINES8, MASKED, R)
-        x = mapped(x, keep, LINES8, K, MAP, EDGED)
-        b_c, b_s = turned(x, (cos_r * cos_0 - sin_r * sin_0)[:, None], (sin_r * cos_0 + cos_r * sin_0)[:, None])
+        x = mapped(s_x.slice(j * R, R).load(LINES8), keep, LINES8, K, MAP, EDGED)
+        cos, sin = cos_r * cos_0 - sin_r * sin_0, sin_r * cos_0 + cos_r * sin_0
+        if SCALED:
+            scale = scale_1 if j else scale_0
+            cos, sin = cos * scale, sin * scale
+        b_c, b_s = turned(x, cos[:, None], sin[:, None])
         s_x.slice(j * R, R).store(b_c)
         s_sin.slice(j * R, R).store(b_s)
         cos_0, sin_0 = cos_0 * cos_step - sin_0 * sin_step, sin_0 * cos_step + cos_0 * sin_step
 
 
 @gluon.jit
-def clean_tile(
-    s_x, p_mask, at_mask, low, left, m_st, p_z, rows_z, row, length, eps, SCALED: gl.constexpr, MASKED: gl.constexpr
-):
-    """Rows that do not count become 0; SCALED: each is divided by its z."""
+def clean_tile(s_x, p_mask, at_mask, low, left, m_st, MASKED: gl.constexpr):
+    """Rows that do not count become 0."""
     for j in gl.static_range(C // R):
-        b_x = s_x.slice(j * R, R).load(LINES8).to(F32)
-        if SCALED:
-            b_x = b_x * (1 / clamped(row_numbers(p_z, rows_z, row + j * R, length, LINES8, 1.0, R), eps))[:, None]
         keep = kept(p_mask, at_mask + j * R, low - j * R, left - j * R, m_st, LINES8, MASKED, R)
-        s_x.slice(j * R, R).store(gl.where(keep[:, None], b_x, 0.0).to(BF16))
+        s_x.slice(j * R, R).store(gl.where(keep[:, None], s_x.slice(j * R, R).load(LINES8), 0.0))
 
 
 @gluon.jit
@@ -152,8 +159,8 @@ def walk_state(
     MASKED: gl.constexpr, EDGED: gl.constexpr, REVERSE: gl.constexpr, SCALED: gl.constexpr, STATE_IN: gl.constexpr,
     STATE_OUT: gl.constexpr,
 ):  # fmt: skip
-    """Eight warps: H = Σ Φ(b) ⊗ [c, 1]; against time Σ Φ(b) ⊗ [c / z, extra]. NORMED: there is such a column, and it
-    is ADDED to."""
+    """Eight warps: H = Σ Φ(b) ⊗ [c, 1]; against time Σ Φ(b)/z ⊗ [c, −do·o]. NORMED: there is such a column, and it is
+    ADDED to."""
     step = C
     if REVERSE:
         step = -C
@@ -170,18 +177,20 @@ def walk_state(
         low, left = gl.to_tensor(0), last - chunk
         if REVERSE:
             low, left = -row, len_b - row
+        scale_0, scale_1 = 1.0, 1.0
+        if SCALED:
+            scale_0 = 1 / clamped(row_numbers(p_z, rows_q, row, len_b, LINES8, 1.0, R), eps)
+            scale_1 = 1 / clamped(row_numbers(p_z, rows_q, row + R, len_b, LINES8, 1.0, R), eps)
+        if REVERSE and ADDED:
+            s_1.index(at_0).store(in_two_rows(p_extra, p_z, rows_q, row, len_b, eps))
         mbarrier.wait(sources.index(now), (i // 2) & 1)
         turn_tile(
-            s_cos, s_sin, p_mask, at_b + row, chunk, low, left, m_st, theta, K, MAP, EDGED, MASKED and not REVERSE
+            s_cos, s_sin, scale_0, scale_1, p_mask, at_b + row, chunk, low, left, m_st, theta, K, MAP, EDGED,
+            MASKED and not REVERSE, SCALED,
         )  # fmt: skip
         mbarrier.wait(others.index(now), (i // 2) & 1)
-        if EDGED or SCALED:
-            clean_tile(
-                s_values, p_mask, at_b + row, low, left, m_st, p_z, rows_q, row, len_b, eps, SCALED,
-                MASKED and not REVERSE,
-            )  # fmt: skip
-        if REVERSE and ADDED:
-            s_1.index(at_0).store(in_two_rows(p_extra, rows_q, row, len_b))
+        if EDGED:
+            clean_tile(s_values, p_mask, at_b + row, low, left, m_st, MASKED and not REVERSE)
         fence_async_shared()
         tell(ready, 0)
         hc = warpgroup_mma(s_cos.permute((1, 0)), s_values, b_hc, is_async=True)
@@ -326,19 +335,24 @@ def walk_features(
     step = C
     if REVERSE:
         step = -C
-    o_s = gl.arange(0, C, gl.SliceLayout(0, SUMS))
     cos_r, sin_r = clock(SUMS, theta)
     copy_in(d_a, s_a, arrived, 0, i_b, h_x, at_x + start - lead_x, True)
     for i in range(count):
         at_0, chunk, now = unknown_zero(i), start + i * step, i % 2
         row, row_q, s_left = chunk - lead_x, chunk - lead, rows(s_a, now)
         copy_in(d_a, s_a, arrived, 1 - now, i_b, h_x, at_x + row + step, i + 1 < count)
+        if DIVIDED and REVERSE:
+            b_e = numerators(p_extra, p_z, rows_q, row_q, len_q, eps, SUMS)
         if NORMED:
             b_1 = gl.full([C, ONES], 1.0, BF16, LEFT)
             if not REVERSE:
                 z = clamped(row_numbers(p_z, rows_q, row_q, len_q, LEFT1, 1.0), eps)
                 b_e = row_numbers(p_extra, rows_q, row_q, len_q, LEFT1, 0.0) * z
                 b_1 = gl.convert_layout(in_two_of_columns(b_e), LEFT, assert_trivial=True)
+        cos, sin = phases(cos_r, sin_r, chunk, theta)
+        if DIVIDED and not REVERSE:
+            scale = 1 / clamped(row_numbers(p_z, rows_q, row_q, len_q, SUMS, 1.0), eps)
+            cos, sin = cos * scale[:, None], sin * scale[:, None]
         s_hc0, s_hs0 = s_hc.index(at_0).slice(0, HALF).permute((1, 0)), s_hs.index(at_0).slice(0, HALF).permute((1, 0))
         s_hc1, s_hs1 = (
             s_hc.index(at_0).slice(HALF, HALF).permute((1, 0)), s_hs.index(at_0).slice(HALF, HALF).permute((1, 0)),
@@ -355,21 +369,15 @@ def walk_features(
         barrier()  # the copy engine is through with the last results
         copy_in(d_x, s_x, own, 0, i_b, h_x, at_x + row, True)
         b_a = warpgroup_mma_wait(2 + 2 * NORMED, [a])
-        if DIVIDED:
-            if REVERSE:
-                o_e = row_q + o_s
-                b_a += gl.load(p_extra + rows_q + o_e, mask=(o_e >= 0) & (o_e < len_q), other=0.0)[None, :]
-            else:
-                b_a += gl.convert_layout(b_e, gl.SliceLayout(1, SUMS), assert_trivial=True)[:, None]
+        if DIVIDED and REVERSE:
+            b_a += b_e[None, :]
+        elif DIVIDED:
+            b_a += gl.convert_layout(b_e, gl.SliceLayout(1, SUMS), assert_trivial=True)[:, None]
         s_p.index(at_0).store(triangle(b_a, REVERSE))
         fence_async_shared()
         barrier()
         xc = warpgroup_mma(s_p.index(at_0), rows(s_b, now).slice(0, HALF, 1), xc, is_async=True)
         xs = warpgroup_mma(s_p.index(at_0), rows(s_bs, now).slice(0, HALF, 1), xs, is_async=True)
-        cos, sin = phases(cos_r, sin_r, chunk, theta)
-        if DIVIDED and not REVERSE:
-            scale = 1 / clamped(row_numbers(p_z, rows_q, row_q, len_q, SUMS, 1.0), eps)
-            cos, sin = cos * scale[:, None], sin * scale[:, None]
         b_xc, b_xs = warpgroup_mma_wait(0, [xc, xs])
         b_dx = b_xc * cos + b_xs * sin
         xc, xs = product(s_left, s_hc1), product(s_left, s_hs1)
