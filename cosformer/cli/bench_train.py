@@ -61,8 +61,9 @@ def train(
     chosen = {"steps": steps, "repeats": repeats, "compiled": compiled}
     with refusals():
         from cosformer.bench import train as training
+        from cosformer.bench.train_settings import ATTENTIONS, defaults
 
-        bench = training.defaults(where, preset)
+        bench = defaults(where, preset)
         bench = replace(bench, **{name: value for name, value in chosen.items() if value is not None})
         if tokens is not None:
             bench = replace(bench, size=replace(bench.size, tokens=tokens))
@@ -82,7 +83,7 @@ def train(
             "dtype": dtype_name(bench.dtype), "compile": bench.compiled, "steps": bench.steps,
             "repeats": bench.repeats, "threads": torch.get_num_threads(),
         },
-        "attentions": {name: training.ATTENTIONS[name] for name in bench.attentions},
+        "attentions": {name: ATTENTIONS[name] for name in bench.attentions},
         **measured,
     }  # fmt: skip
     if json_path is not None and str(json_path) == "-":

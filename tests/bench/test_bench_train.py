@@ -10,7 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 from cosformer.bench import train as training
-from cosformer.bench.train import CUDNN, OURS, PRESETS, SOFTMAX, Size, TrainBench, Training, defaults, gate, measure
+from cosformer.bench.train import Training, gate, measure
+from cosformer.bench.train_settings import CUDNN, OURS, PRESETS, SOFTMAX, Size, TrainBench, defaults
 from cosformer.cli.main import app
 from cosformer.models import cosformer_kind
 from cosformer.models.inspection import describe, training_flops_per_token
