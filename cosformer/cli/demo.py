@@ -107,6 +107,7 @@ def _held_out(console: Console, model: Any, data: Any, quick: bool) -> dict[str,
 
 def _samples(console: Console, model: Any, tokenizer: Any, tokens: int) -> list[dict[str, str]]:
     """Shown as they are written."""
+    from cosformer.cli.watching import harmless
     from cosformer.models.decoding import Sampling
     from cosformer.models.writing import continue_text
 
@@ -116,7 +117,7 @@ def _samples(console: Console, model: Any, tokenizer: Any, tokens: int) -> list[
         console.print(prompt, markup=False, highlight=False, style="bold", end="")
 
         def said(text: str) -> None:
-            console.print(text, markup=False, highlight=False, soft_wrap=True, end="")
+            console.print(harmless(text), markup=False, highlight=False, soft_wrap=True, end="")
 
         text = continue_text(model, tokenizer, prompt, max_new_tokens=tokens, sampling=sampling, seed=seed, said=said)
         console.print("\n")

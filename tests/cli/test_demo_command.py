@@ -1,15 +1,21 @@
 """`cosformer demo`: trains, compares, writes, measures, reports; goes on after an interruption; overwrites nothing."""
 
+import io
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from cosformer.cli.demo import _samples
 from cosformer.cli.main import app
 from cosformer.cli.watching import Shown
+from cosformer.models import writing
 from cosformer.models.writing import load_model
 
 
@@ -59,6 +65,20 @@ def test_what_it_leaves(base: Path, done: Result) -> None:
     for section in ("numbers", "curves", "samples", "maps", "speed", "settings", "environment"):
         assert f'<section id="{section}"' in page
     assert load_model(out).config.hidden_size == 32
+
+
+def test_what_the_model_writes_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def writes(*_: Any, said: Callable[[str], None], **__: Any) -> str:
+        said("\x1b[2Jgone")
+        return "\x1b[2Jgone"
+
+    monkeypatch.setattr(writing, "continue_text", writes)
+    shown = io.StringIO()
+    model = SimpleNamespace(config=SimpleNamespace(horizon=64))
+    found = _samples(Console(file=shown, force_terminal=False), model, None, 20)
+    assert "�[2Jgone" in shown.getvalue()
+    assert "\x1b" not in shown.getvalue()
+    assert found[0] == {"prompt": "def ", "text": "\x1b[2Jgone"}
 
 
 def test_a_second_call_trains_nothing_again(base: Path, done: Result) -> None:
