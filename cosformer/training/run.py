@@ -71,7 +71,7 @@ def train(
     args = _arguments(recipe, run, device)
     first = args.process_index == 0
     if first:
-        if not resume:
+        if stored is None:  # also with resume, where a run may have been killed before it began
             check_new(run)
         check_writable(run)
         check_writable(cache)

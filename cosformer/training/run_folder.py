@@ -74,8 +74,9 @@ def check_new(run: Path) -> None:
         check_free(run)
     except FileExistsError as error:
         raise FileExistsError(
-            f"{run} is there already and nothing is overwritten: --resume goes on with the run in it; or name another "
-            "folder with --out, or remove it"
+            f"{run} is there already and nothing is overwritten: "
+            + ("--resume goes on with the run in it; or " if (run / RECIPE).is_file() else "it holds no run; ")
+            + "name another folder with --out, or remove it"
         ) from error
 
 

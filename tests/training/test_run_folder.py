@@ -34,11 +34,15 @@ class Noted(Watch):
 def test_a_folder_with_something_in_it(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "letter.txt").write_text("mine")
-    watch = Noted()
-    with pytest.raises(FileExistsError, match="--resume goes on"):
-        train(tiny("lm-stdlib", tmp_path / "data"), tmp_path / "run", device="cpu", watch=watch)
+    watch, recipe = Noted(), tiny("lm-stdlib", tmp_path / "data")
+    for resume in (False, True):
+        with pytest.raises(FileExistsError, match="it holds no run; name another folder"):
+            train(recipe, tmp_path / "run", device="cpu", watch=watch, resume=resume)
     assert not watch.started
-    assert (tmp_path / "run" / "letter.txt").read_text() == "mine"
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["letter.txt"]
+    (tmp_path / "run" / "recipe.toml").write_text(recipe.toml())
+    with pytest.raises(FileExistsError, match="--resume goes on"):
+        train(recipe, tmp_path / "run", device="cpu", watch=watch)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
