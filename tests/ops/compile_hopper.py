@@ -31,12 +31,14 @@ KERNELS = {
     "backward_q_kernel": {"GROUP": 2, "STATE_IN": True},
     "backward_kv_kernel": WALK,
     "wide_sum_kernel": {"QUERIES": True, "SCALED": True},
-    "values_walk": WALK | {"REVERSE": False, "SCALED": False},
-    "values_walk back": WALK | {"REVERSE": True, "SCALED": True, "DIVIDED": False, "NORMED": False},
-    "features_walk": WALK | {"REVERSE": False, "STATE_OUT": False},
-    "features_walk back": WALK | {"REVERSE": True},
+    "values_walk": WALK,
+    "features_walk": {"GROUP": 2, "STATE_IN": True},
+    "keys_walk": WALK,
+    "values_kernel": {"GROUP": 2, "DIVIDED": True, "REVERSE": False},
+    "values_kernel back": {"GROUP": 2, "DIVIDED": False, "REVERSE": True},
+    "features_kernel": {"GROUP": 2, "DIVIDED": True, "REVERSE": False},
+    "features_kernel back": {"GROUP": 2, "DIVIDED": True, "REVERSE": True},
 }
-KERNELS |= {name.replace("walk", "kernel"): flags for name, flags in KERNELS.items() if "walk" in name}
 FULL_ALONE = ("values_kernel", "features_kernel")
 ROWS = "tensordesc<bf16[1,1,64,{}],NVMMASharedLayout(128, 16, rank=4)>"
 POINTERS = {"p_mask": "*u8"} | dict.fromkeys(("p_cu_q", "p_cu_k", "p_slots"), "*i32")
@@ -63,6 +65,7 @@ def compiled(name: str, case: str):
             return POINTERS.get(name, "*fp32")
         return "fp32" if name in ("theta", "eps") else "i32"
 
+    flags = {name: value for name, value in flags.items() if name in kernel.arg_names}
     signature = {name: kind(name) for name in kernel.arg_names}
     attributes = {
         (i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if signature[name][0] == "*"

@@ -23,14 +23,13 @@ TWO_A_PROCESSOR = {
     "values_kernel": 1, "values_kernel back": 1, "features_kernel": 1, "features_kernel back": 1,
 }  # fmt: skip
 """And how many cases are compiled of each."""
-ALONE = {"wide_sum_kernel": 3, "values_walk": 2, "values_walk back": 2, "features_walk": 2, "features_walk back": 2}
+ALONE = {"wide_sum_kernel": 3, "values_walk": 2, "features_walk": 2, "keys_walk": 2}
 SPILLED = {
     "backward_kv_kernel plain": 128,
     "wide_sum_kernel plain": 32,
     "values_walk plain": 32,
-    "values_walk back plain": 64,
     "features_walk plain": 64,
-    "features_walk back plain": 64,
+    "keys_walk plain": 128,
 }
 needs_its_compiler = pytest.mark.skipif(
     Version(triton.__version__) < Version("3.6"), reason="counted with the compiler of Triton 3.6"

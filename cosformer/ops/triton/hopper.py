@@ -28,16 +28,24 @@ def forward(
     walk_out = problem.return_state and total is None
     if walk_out:
         total = call.empty_states(len(sequences), call.heads_k)
-    cut, kernel, own = call.queries, narrow.forward_kernel, {}
-    if call.wide:
-        kernel, own = walk.values_walk if problem.causal else wide.values_kernel, {"REVERSE": False, "SCALED": False}
-    call.run(
-        kernel, cut.slots * call.heads_q, q, k, v, o, Address(o), z,
-        call.mask, call.nothing if states is None else states, total if walk_out else call.nothing, *call.place(cut),
-        *eighths(o), *call.sizes(cut, call.heads_q), GROUP=call.heads_q // call.heads_k, BY_HAND=call.by_hand,
-        NORMED=normed, DIVIDED=problem.normalize, MASKED=key_mask is not None, STATE_IN=states is not None,
-        STATE_OUT=walk_out, **own,
-    )  # fmt: skip
+    given, kept = call.nothing if states is None else states, total if walk_out else call.nothing
+    cut = call.queries
+    place, sizes = call.place(cut), call.sizes(cut, call.heads_q)
+    both = {
+        "GROUP": call.heads_q // call.heads_k, "BY_HAND": call.by_hand, "DIVIDED": problem.normalize,
+        "MASKED": key_mask is not None,
+    }  # fmt: skip
+    if call.wide and not problem.causal:
+        call.run(
+            wide.values_kernel, cut.slots * call.heads_q, q, o, Address(o), z, call.mask, given, *place, *eighths(o),
+            *sizes, REVERSE=False, **both,
+        )  # fmt: skip
+    else:
+        call.run(
+            walk.values_walk if call.wide else narrow.forward_kernel, cut.slots * call.heads_q, q, k, v, o, Address(o),
+            z, call.mask, given, kept, *place, *eighths(o), *sizes, NORMED=normed, STATE_IN=states is not None,
+            STATE_OUT=walk_out, **both,
+        )  # fmt: skip
     if not problem.return_state or total is None:
         return Results(o, z, z.new_empty(0), z.new_empty(0))
     return Results(o, z, *call.parted(total, call.last_key()))
@@ -51,24 +59,25 @@ def backward(
     call = Call(q, k, v, key_mask, sequences, problem)
     divided, causal, heads, group = problem.normalize, problem.causal, call.heads_q, call.heads_q // call.heads_k
     both = {"GROUP": group, "MASKED": key_mask is not None}
-    values, features = (walk.values_walk, walk.features_walk) if causal else (wide.values_kernel, wide.features_kernel)
     dq, extra = empty_like_rows(q, call.kw), torch.empty_like(z)
     states, _ = call.states_of_keys(call.joined(state, norm, -1), divided)
     cut = call.queries
     place, sizes = call.place(cut), call.sizes(cut, heads)
     given = call.nothing if states is None else states
-    if call.wide:
-        if divided:
-            rows_of_gradients(do, o, z, torch.empty_like(z), extra, problem.eps)
+    if call.wide and divided:
+        rows_of_gradients(do, o, z, torch.empty_like(z), extra, problem.eps)
+    if call.wide and not causal:
         call.run(
-            features, cut.slots * heads, q, k, v, do, dq, Address(dq), z, extra, call.mask, given,
-            call.nothing, *place, *eighths(dq), *sizes, DIVIDED=divided, NORMED=divided, BY_HAND=call.by_hand,
-            REVERSE=False, STATE_IN=states is not None, STATE_OUT=False, **both,
+            wide.features_kernel, cut.slots * heads, q, do, dq, Address(dq), z, extra, call.mask, given, *place,
+            *eighths(dq), *sizes, DIVIDED=divided, NORMED=divided, BY_HAND=call.by_hand, REVERSE=False, **both,
         )  # fmt: skip
     else:
+        kernel, tensors = narrow.backward_q_kernel, (q, k, v, o, do)
+        if call.wide:
+            kernel, tensors = walk.features_walk, (q, k, v, do)
         call.run(
-            narrow.backward_q_kernel, cut.slots * heads, q, k, v, o, do, dq, Address(dq), z, extra, call.mask, given,
-            *place, *eighths(dq), *sizes, BY_HAND=call.by_hand, NORMED=divided, STATE_IN=states is not None, **both,
+            kernel, cut.slots * heads, *tensors, dq, Address(dq), z, extra, call.mask, given, *place, *eighths(dq),
+            *sizes, BY_HAND=call.by_hand, NORMED=divided, STATE_IN=states is not None, **both,
         )  # fmt: skip
     del states, given
     init, total = None if dstate is None else call.joined(dstate, dnorm, call.last_key()), None
@@ -90,23 +99,21 @@ def backward(
     cut = call.keys
     place, sizes = call.place(cut), call.sizes(cut, heads)
     given, kept = call.nothing if states is None else states, total if walk_out else call.nothing
-    both |= {"STATE_IN": states is not None}
-    if call.wide:
+    if call.wide and not causal:
+        own = {"BY_HAND": sequences.packed, "REVERSE": True, "DIVIDED": False}
         call.run(
-            features, cut.slots * heads, k, q, v, do, dk, Address(dk), z, extra, call.mask, given, kept,
-            *place, *eighths(dk), *sizes, DIVIDED=divided, NORMED=normed, BY_HAND=sequences.packed, REVERSE=True,
-            STATE_OUT=walk_out, **both,
+            wide.features_kernel, cut.slots * heads, k, v, dk, Address(dk), z, extra, call.mask, given, *place,
+            *eighths(dk), *sizes, NORMED=normed, **both, **own,
         )  # fmt: skip
         call.run(
-            values, cut.slots * heads, k, q, do, dv, Address(dv), z, call.mask, given, call.nothing, *place,
-            *eighths(dv), *sizes, NORMED=False, DIVIDED=False, BY_HAND=sequences.packed, REVERSE=True, SCALED=divided,
-            STATE_OUT=False, **both,
+            wide.values_kernel, cut.slots * heads, k, dv, Address(dv), z, call.mask, given, *place, *eighths(dv),
+            *sizes, **both, **own,
         )  # fmt: skip
     else:
         call.run(
-            narrow.backward_kv_kernel, cut.slots * heads, q, k, v, do, dk, dv, Address(dk), Address(dv), z, extra,
-            call.mask, given, kept, *place, *eighths(dk)[1:], *eighths(dv)[1:], *sizes, DIVIDED=divided, NORMED=normed,
-            STATE_OUT=walk_out, **both,
+            walk.keys_walk if call.wide else narrow.backward_kv_kernel, cut.slots * heads, q, k, v, do, dk, dv,
+            Address(dk), Address(dv), z, extra, call.mask, given, kept, *place, *eighths(dk)[1:], *eighths(dv)[1:],
+            *sizes, DIVIDED=divided, NORMED=normed, STATE_IN=states is not None, STATE_OUT=walk_out, **both,
         )  # fmt: skip
     if group > 1:
         dk, dv = (x.unflatten(1, (-1, group)).sum(2, dtype=torch.float32).to(x.dtype) for x in (dk, dv))

@@ -1,7 +1,6 @@
 """Heads of 65 to 128 on Hopper in bf16: sums over stretches, and full attention, where the state is known before.
 
-As hopper_kernels.py, for tiles of 64 × 128 and two warpgroups. The causal walk is hopper_wide_walk.py; what is called
-values and features here is the same there, and takes the same arguments.
+As hopper_kernels.py, for tiles of 64 × 128 and two warpgroups. The causal walk is hopper_wide_walk.py.
 """
 
 from triton.experimental import gluon
@@ -128,11 +127,10 @@ def wide_sum_kernel(
 
 @gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
 def values_kernel(
-    d_a, d_b, d_c, d_o, p_o, p_z, p_mask, p_h, p_h_out, p_cu_q, p_cu_k, p_slots, o_sb, o_sh, o_st, m_sb, m_st,
-    heads, length_q, length_k, stretch, stretches, theta, eps,
-    K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, GROUP: gl.constexpr, NORMED: gl.constexpr,
-    DIVIDED: gl.constexpr, MASKED: gl.constexpr, PACKED: gl.constexpr, CAUSAL: gl.constexpr, BY_HAND: gl.constexpr,
-    REVERSE: gl.constexpr, SCALED: gl.constexpr, STATE_IN: gl.constexpr, STATE_OUT: gl.constexpr,
+    d_a, d_o, p_o, p_z, p_mask, p_h, p_cu_q, p_cu_k, p_slots, o_sb, o_sh, o_st, m_sb, m_st, heads, length_q, length_k,
+    stretch, stretches, theta, eps,
+    K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, GROUP: gl.constexpr, DIVIDED: gl.constexpr,
+    MASKED: gl.constexpr, PACKED: gl.constexpr, CAUSAL: gl.constexpr, BY_HAND: gl.constexpr, REVERSE: gl.constexpr,
 ):  # fmt: skip
     """Grid (slots · query heads). Φ(a) H: o and z, with a = q; REVERSE, dv of each query head, with a = k."""
     i_head, i_b, i_seq, _, at_q, at_k, len_q, len_k, first = where_is(
@@ -148,10 +146,10 @@ def values_kernel(
         p_mask += i_b.to(gl.int64) * m_sb
     s_a, bars = buffer(2, W), barriers(2)
     s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), narrow(W, 0.0, SUMS1), narrow(W, 0.0, SUMS1)
-    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state, W, SUMS, SUMS1, K, V, STATE_IN, NORMED)
+    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state, W, SUMS, SUMS1, K, V, True, DIVIDED)
     s_hc.index(0).store(b_hc.to(BF16))
     s_hs.index(0).store(b_hs.to(BF16))
-    if NORMED:
+    if DIVIDED:
         s_nc.index(0).store(b_nc.to(BF16))
         s_ns.index(0).store(b_ns.to(BF16))
     cos0, sin0 = clock(SUMS, theta)
@@ -202,28 +200,28 @@ def values_kernel(
 
 @gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
 def features_kernel(
-    d_x, d_c, d_v, d_g, d_dx, p_dx, p_z, p_extra, p_mask, p_h, p_h_out, p_cu_q, p_cu_k, p_slots, x_sb, x_sh, x_st, m_sb,
-    m_st, heads, length_q, length_k, stretch, stretches, theta, eps,
+    d_x, d_a, d_dx, p_dx, p_z, p_extra, p_mask, p_h, p_cu_q, p_cu_k, p_slots, x_sb, x_sh, x_st, m_sb, m_st, heads,
+    length_q, length_k, stretch, stretches, theta, eps,
     K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, GROUP: gl.constexpr, DIVIDED: gl.constexpr,
     NORMED: gl.constexpr, MASKED: gl.constexpr, PACKED: gl.constexpr, CAUSAL: gl.constexpr, BY_HAND: gl.constexpr,
-    REVERSE: gl.constexpr, STATE_IN: gl.constexpr, STATE_OUT: gl.constexpr,
+    REVERSE: gl.constexpr,
 ):  # fmt: skip
-    """Grid (slots · query heads). a Hᵀ, turned back: dq, with a = do, times 1/z at the end; REVERSE, dk of each query
-    head, with a = v."""
+    """Grid (slots · query heads). a Hᵀ, turned back: dq, with x = q, a = do, times 1/z at the end; REVERSE, dk of each
+    query head, with x = k, a = v."""
     i_head, i_b, i_seq, _, at_q, at_k, len_q, len_k, first = where_is(
         gl.program_id(0), heads, length_q, length_k, stretch, stretches, p_cu_q, p_cu_k, p_slots, PACKED
     )
     i_kv, heads_kv = i_head // GROUP, heads // GROUP
-    h_x, at_x, end, at_state, d_a = i_head, at_q, len_q, i_seq * heads_kv + i_kv, d_g
+    h_x, at_x, end, at_state = i_head, at_q, len_q, i_seq * heads_kv + i_kv
     if REVERSE:
-        h_x, at_x, end, at_state, d_a = i_kv, at_k, len_k, i_seq * heads + i_head, d_v
+        h_x, at_x, end, at_state = i_kv, at_k, len_k, i_seq * heads + i_head
     last = gl.minimum(first + stretch, end)
     rows_q = (i_b * heads + i_head).to(gl.int64) * length_q + at_q
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
     s_x, s_a, bars = buffer(1, W), buffer(1, W), barriers(2)
     s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), narrow(W, 0.0, SUMS1), narrow(W, 0.0, SUMS1)
-    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state, W, SUMS, SUMS1, K, V, STATE_IN, NORMED)
+    b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state, W, SUMS, SUMS1, K, V, True, NORMED)
     if REVERSE:  # here the columns add up to the row
         b_nc, b_ns = b_nc * (1 / ONES), b_ns * (1 / ONES)
     s_hc.index(0).store(b_hc.to(BF16))

@@ -1,17 +1,18 @@
 """The causal walk for Hopper in bf16, heads of 65 to 128: two groups of warps work at different things.
 
-A state of 2 · 128 · 128 sums fills half the registers of a processor. Eight warps keep it: they turn the sources,
-add them to the state and put it into shared memory, rounded, as the next chunk's operand. Meanwhile four other warps
-work out the results of the chunk. Each side tells the other when a tile is ready and when it is free. Two forms of one
-sum, where Φ(x) = [φ(x) cos θp, φ(x) sin θp] at position p, and the state is H = Σ Φ(b) ⊗ c:
+A state of 2 · 128 · 128 sums fills half the registers of a processor. Eight warps keep it (`walk_state`): they turn the
+sources, add them to the state and put it into shared memory, rounded, as the next chunk's operand. Meanwhile four other
+warps work out the results of the chunk. Each side tells the other when a tile is ready and when it is free. With
+Φ(x) = [φ(x) cos θp, φ(x) sin θp] at position p
 
-    values_walk      Φ(a) H              o, with a = q, b = k, c = v; against time dv, with a = k, b = q, c = do
-    features_walk    a Hᵀ, turned back   dq, with a = do, b = k, c = v; against time dk, with a = v, b = q, c = do
+    values_walk      H = Σ Φ(k) ⊗ [v, 1]                            o = Φ(q) H
+    features_walk    the same H                                     dq = do Hᵀ, turned back
+    keys_walk        G = Σ Φ(q)/z ⊗ [do, −do·o], against time       dk = v Gᵀ, turned back; dv = Φ(k) G
 
-Sources are turned (`turn_tile`; dk and dv take Φ(q)/z), results are not: the rows of a product with the halves of H are
-multiplied by cos and sin, in fp32, and those of dq by 1/z. So a term that multiplies φ(x) by something of its position
-stands in turn_tile and in those two lines. Results come in two halves of 64 columns: the sums of both, times two, would
-not fit the registers.
+Sources are turned (`turn_tile`), results are not: the rows of a product with the halves of H are multiplied by cos
+and sin, in fp32, and those of dq by 1/z. So a term that multiplies φ(x) by something of its position stands in
+turn_tile and where `cos` and `sin` come from `phases`.
+Results come in two halves of 64 columns: the sums of both, times two, would not fit the registers.
 """
 
 from triton.experimental import gluon
@@ -36,6 +37,7 @@ from cosformer.ops.triton.hopper_parts import (
     clamped,
     clock,
     cos_sin,
+    feature_map,
     feature_map_gradient,
     fetch,
     kept,
@@ -186,11 +188,11 @@ def walk_state(
         mbarrier.wait(sources.index(now), (i // 2) & 1)
         turn_tile(
             s_cos, s_sin, scale_0, scale_1, p_mask, at_b + row, chunk, low, left, m_st, theta, K, MAP, EDGED,
-            MASKED and not REVERSE, SCALED,
+            MASKED, SCALED,
         )  # fmt: skip
         mbarrier.wait(others.index(now), (i // 2) & 1)
         if EDGED:
-            clean_tile(s_values, p_mask, at_b + row, low, left, m_st, MASKED and not REVERSE)
+            clean_tile(s_values, p_mask, at_b + row, low, left, m_st, MASKED)
         fence_async_shared()
         tell(ready, 0)
         hc = warpgroup_mma(s_cos.permute((1, 0)), s_values, b_hc, is_async=True)
@@ -230,36 +232,50 @@ def triangle(x, REVERSE: gl.constexpr):
 
 
 @gluon.jit
+def half(s_h, slot, J: gl.constexpr):
+    """Of the state's columns."""
+    return s_h.index(slot).slice(J * HALF, HALF, 1)
+
+
+@gluon.jit
+def half_turned(s_h, slot, J: gl.constexpr):
+    """Of the state's rows, as columns."""
+    return s_h.index(slot).slice(J * HALF, HALF).permute((1, 0))
+
+
+@gluon.jit
+def map_tile(s_x, K: gl.constexpr, MAP: gl.constexpr):
+    """φ of a tile in its place, an operand of the products that follow."""
+    if MAP != "identity":
+        x = feature_map(s_x.load(LINES4).to(F32), MAP)
+        if MAP == "elu1":
+            x = gl.where((gl.arange(0, W, gl.SliceLayout(0, LINES4)) < K)[None, :], x, 0.0)
+        s_x.store(x.to(BF16))
+    fence_async_shared()
+    barrier()
+
+
+@gluon.jit
 def product(a, b):
     return warpgroup_mma(a, b, gl.zeros([C, HALF], F32, SUMS), use_acc=False, is_async=True)
 
 
 @gluon.jit
 def walk_values(
-    d_a, d_o, p_o, p_z, p_mask, s_a, s_o, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, arrived, ready, ready_state,
-    free_state, free, i_b, h_a, h_o, at_a, lead_a, rows_q, last, start, count, o_sb, o_sh, o_st, m_st, theta, eps,
-    K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, DIVIDED: gl.constexpr, MASKED: gl.constexpr,
-    REVERSE: gl.constexpr, BY_HAND: gl.constexpr,
+    d_a, d_o, p_o, p_z, s_a, s_o, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, arrived, ready, ready_state, free_state,
+    free, i_b, i_head, at_q, lead, rows_q, last, start, count, o_sb, o_sh, o_st, theta, eps,
+    K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, DIVIDED: gl.constexpr, BY_HAND: gl.constexpr,
 ):  # fmt: skip
-    """Four warps: Φ(a) H, and what the chunk itself adds."""
-    step = C
-    if REVERSE:
-        step = -C
+    """Four warps: Φ(q) H, and what the chunk itself adds."""
     cos_r, sin_r = clock(SUMS, theta)
-    copy_in(d_a, s_a, arrived, 0, i_b, h_a, at_a + start - lead_a, True)
+    copy_in(d_a, s_a, arrived, 0, i_b, i_head, at_q + start - lead, True)
     for i in range(count):
-        at_0, chunk, now = unknown_zero(i), start + i * step, i % 2
-        row, s_left = chunk - lead_a, rows(s_a, now)
-        copy_in(d_a, s_a, arrived, 1 - now, i_b, h_a, at_a + row + step, i + 1 < count)
+        at_0, chunk, now = unknown_zero(i), start + i * C, i % 2
+        row, s_left = chunk - lead, rows(s_a, now)
+        copy_in(d_a, s_a, arrived, 1 - now, i_b, i_head, at_q + row + C, i + 1 < count)
         mbarrier.wait(arrived.index(now), (i // 2) & 1)
-        if MAP != "identity":
-            all_rows = kept(p_mask, 0, 0, C, m_st, LINES4, False)
-            s_left.store(mapped(s_left.load(LINES4), all_rows, LINES4, K, MAP, False).to(BF16))
-        fence_async_shared()
-        barrier()
+        map_tile(s_left, K, MAP)
         cos, sin = phases(cos_r, sin_r, chunk, theta)
-        s_hc0, s_hs0 = s_hc.index(at_0).slice(0, HALF, 1), s_hs.index(at_0).slice(0, HALF, 1)
-        s_hc1, s_hs1 = s_hc.index(at_0).slice(HALF, HALF, 1), s_hs.index(at_0).slice(HALF, HALF, 1)
         mbarrier.wait(ready.index(0), i & 1)
         ac, as_ = product(s_left, rows(s_b, now).permute((1, 0))), product(s_left, rows(s_bs, now).permute((1, 0)))
         mbarrier.wait(ready_state.index(0), i & 1)
@@ -268,9 +284,9 @@ def walk_values(
             s_nc1, s_ns1 = s_nc.index(at_0).slice(0, COLUMNS), s_ns.index(at_0).slice(0, COLUMNS)
             zc = warpgroup_mma(s_left, s_nc1.permute((1, 0)), none1, use_acc=False, is_async=True)
             zs = warpgroup_mma(s_left, s_ns1.permute((1, 0)), none1, use_acc=False, is_async=True)
-        oc, os = product(s_left, s_hc0), product(s_left, s_hs0)
+        oc, os = product(s_left, half(s_hc, at_0, 0)), product(s_left, half(s_hs, at_0, 0))
         b_ac, b_as = warpgroup_mma_wait(2 + 2 * DIVIDED, [ac, as_])
-        b_p = gl.convert_layout(triangle(b_ac * cos + b_as * sin, REVERSE), LEFT, assert_trivial=True)
+        b_p = gl.convert_layout(triangle(b_ac * cos + b_as * sin, False), LEFT, assert_trivial=True)
         if DIVIDED:
             b_zc, b_zs = warpgroup_mma_wait(2, [zc, zs])
             cos1 = gl.convert_layout(cos, SUMS1, assert_trivial=True)
@@ -278,40 +294,32 @@ def walk_values(
             z = warpgroup_mma(b_p, s_1.index(at_0).permute((1, 0)), b_zc * cos1 + b_zs * sin1, is_async=True)
         b_oc, b_os = warpgroup_mma_wait(DIVIDED, [oc, os])
         o = warpgroup_mma(b_p, rows(s_c, now).slice(0, HALF, 1), b_oc * cos + b_os * sin, is_async=True)
-        oc, os = product(s_left, s_hc1), product(s_left, s_hs1)
+        oc, os = product(s_left, half(s_hc, at_0, 1)), product(s_left, half(s_hs, at_0, 1))
         b_o = warpgroup_mma_wait(2, [o])
-        scale = gl.full([C], 1.0, F32, gl.SliceLayout(1, SUMS))
         if DIVIDED:
             b_z = gl.sum(warpgroup_mma_wait(2, [z]), 1) * (1 / COLUMNS)
             o_1 = row + gl.arange(0, C, gl.SliceLayout(1, SUMS1))
-            gl.store(p_z + rows_q + o_1, b_z, mask=(o_1 >= 0) & (o_1 < last - lead_a))
-            scale = gl.convert_layout(1 / clamped(b_z, eps), gl.SliceLayout(1, SUMS), assert_trivial=True)
-        if REVERSE and MASKED:  # the gradient of a masked value is 0
-            keep_out = kept(p_mask, at_a + row, 0, last - chunk, m_st, SUMS, True)
-            scale = gl.where(keep_out, scale, 0.0)
+            gl.store(p_z + rows_q + o_1, b_z, mask=(o_1 >= 0) & (o_1 < last - lead))
+            scale = gl.convert_layout(1 / clamped(b_z, eps), gl.SliceLayout(1, SUMS), assert_trivial=True)[:, None]
+            b_o = b_o * scale
         tma.store_wait(0)
         barrier()  # the copy engine is through with the last results
-        rows(s_o, at_0).slice(0, HALF, 1).store(scaled(b_o, scale, DIVIDED or (REVERSE and MASKED)))
+        rows(s_o, at_0).slice(0, HALF, 1).store(b_o.to(BF16))
         b_oc, b_os = warpgroup_mma_wait(0, [oc, os])
         o = warpgroup_mma(b_p, rows(s_c, now).slice(HALF, HALF, 1), b_oc * cos + b_os * sin, is_async=True)
         tell(free_state, 0)
         b_o = warpgroup_mma_wait(0, [o])
         tell(free, now)
-        rows(s_o, at_0).slice(HALF, HALF, 1).store(scaled(b_o, scale, DIVIDED or (REVERSE and MASKED)))
+        if DIVIDED:
+            b_o = b_o * scale
+        rows(s_o, at_0).slice(HALF, HALF, 1).store(b_o.to(BF16))
         fence_async_shared()
         barrier()
         write_rows(
-            s_o.index(at_0), d_o, p_o, o_sb, o_sh, o_st, i_b, h_o, at_a + row, -row, last - lead_a - row, LINES4, V,
+            s_o.index(at_0), d_o, p_o, o_sb, o_sh, o_st, i_b, i_head, at_q + row, -row, last - lead - row, LINES4, V,
             BY_HAND,
         )  # fmt: skip
     tma.store_wait(0)
-
-
-@gluon.jit
-def scaled(x, scale, WANTED: gl.constexpr):
-    if WANTED:
-        x = gl.where(scale[:, None] == 0, 0.0, x * scale[:, None])
-    return x.to(BF16)
 
 
 @gluon.jit
@@ -325,146 +333,209 @@ def in_two_of_columns(x):
 
 @gluon.jit
 def walk_features(
-    d_x, d_a, d_dx, p_dx, p_z, p_extra, p_mask, s_x, s_a, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_nc, s_ns, arrived, own,
-    ready, ready_state, free_state, free, i_b, h_x, i_head, at_x, lead_x, lead, len_q, rows_q, last, start, count, x_sb,
-    x_sh, x_st, m_st, theta, eps,
-    K: gl.constexpr, MAP: gl.constexpr, DIVIDED: gl.constexpr, NORMED: gl.constexpr, MASKED: gl.constexpr,
-    REVERSE: gl.constexpr, BY_HAND: gl.constexpr,
+    d_x, d_a, d_dx, p_dx, p_z, p_extra, s_x, s_a, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_nc, s_ns, arrived, own, ready,
+    ready_state, free_state, free, i_b, i_head, at_q, lead, len_q, rows_q, last, start, count, x_sb, x_sh, x_st, theta,
+    eps,
+    K: gl.constexpr, MAP: gl.constexpr, NORMED: gl.constexpr, BY_HAND: gl.constexpr,
 ):  # fmt: skip
-    """Four warps: a Hᵀ, and what the chunk itself adds. A row of dq is a sum times 1/z, taken at the end."""
-    step = C
-    if REVERSE:
-        step = -C
+    """Four warps: do Hᵀ, and what the chunk itself adds. A row of dq is a sum times 1/z, taken at the end."""
     cos_r, sin_r = clock(SUMS, theta)
-    copy_in(d_a, s_a, arrived, 0, i_b, h_x, at_x + start - lead_x, True)
+    copy_in(d_a, s_a, arrived, 0, i_b, i_head, at_q + start - lead, True)
     for i in range(count):
-        at_0, chunk, now = unknown_zero(i), start + i * step, i % 2
-        row, row_q, s_left = chunk - lead_x, chunk - lead, rows(s_a, now)
-        copy_in(d_a, s_a, arrived, 1 - now, i_b, h_x, at_x + row + step, i + 1 < count)
-        if DIVIDED and REVERSE:
-            b_e = numerators(p_extra, p_z, rows_q, row_q, len_q, eps, SUMS)
-        if NORMED:
-            b_1 = gl.full([C, ONES], 1.0, BF16, LEFT)
-            if not REVERSE:
-                z = clamped(row_numbers(p_z, rows_q, row_q, len_q, LEFT1, 1.0), eps)
-                b_e = row_numbers(p_extra, rows_q, row_q, len_q, LEFT1, 0.0) * z
-                b_1 = gl.convert_layout(in_two_of_columns(b_e), LEFT, assert_trivial=True)
+        at_0, chunk, now = unknown_zero(i), start + i * C, i % 2
+        row, s_left = chunk - lead, rows(s_a, now)
+        copy_in(d_a, s_a, arrived, 1 - now, i_b, i_head, at_q + row + C, i + 1 < count)
         cos, sin = phases(cos_r, sin_r, chunk, theta)
-        if DIVIDED and not REVERSE:
-            scale = 1 / clamped(row_numbers(p_z, rows_q, row_q, len_q, SUMS, 1.0), eps)
-            cos, sin = cos * scale[:, None], sin * scale[:, None]
-        s_hc0, s_hs0 = s_hc.index(at_0).slice(0, HALF).permute((1, 0)), s_hs.index(at_0).slice(0, HALF).permute((1, 0))
-        s_hc1, s_hs1 = (
-            s_hc.index(at_0).slice(HALF, HALF).permute((1, 0)), s_hs.index(at_0).slice(HALF, HALF).permute((1, 0)),
-        )  # fmt: skip
+        if NORMED:
+            z = clamped(row_numbers(p_z, rows_q, row, len_q, LEFT1, 1.0), eps)
+            b_e = row_numbers(p_extra, rows_q, row, len_q, LEFT1, 0.0) * z
+            b_1 = gl.convert_layout(in_two_of_columns(b_e), LEFT, assert_trivial=True)
+            scale = gl.convert_layout(1 / z, gl.SliceLayout(1, SUMS), assert_trivial=True)[:, None]
+            cos, sin = cos * scale, sin * scale
         mbarrier.wait(arrived.index(now), (i // 2) & 1)
         mbarrier.wait(ready.index(0), i & 1)
         a = product(s_left, rows(s_c, now).permute((1, 0)))
         mbarrier.wait(ready_state.index(0), i & 1)
-        xc, xs = product(s_left, s_hc0), product(s_left, s_hs0)
+        xc, xs = product(s_left, half_turned(s_hc, at_0, 0)), product(s_left, half_turned(s_hs, at_0, 0))
         if NORMED:
-            xc = warpgroup_mma(b_1, s_nc.index(at_0).slice(0, HALF, 1), xc, is_async=True)
-            xs = warpgroup_mma(b_1, s_ns.index(at_0).slice(0, HALF, 1), xs, is_async=True)
+            xc = warpgroup_mma(b_1, half(s_nc, at_0, 0), xc, is_async=True)
+            xs = warpgroup_mma(b_1, half(s_ns, at_0, 0), xs, is_async=True)
         tma.store_wait(0)
         barrier()  # the copy engine is through with the last results
-        copy_in(d_x, s_x, own, 0, i_b, h_x, at_x + row, True)
+        copy_in(d_x, s_x, own, 0, i_b, i_head, at_q + row, True)
         b_a = warpgroup_mma_wait(2 + 2 * NORMED, [a])
-        if DIVIDED and REVERSE:
-            b_a += b_e[None, :]
-        elif DIVIDED:
+        if NORMED:
             b_a += gl.convert_layout(b_e, gl.SliceLayout(1, SUMS), assert_trivial=True)[:, None]
-        s_p.index(at_0).store(triangle(b_a, REVERSE))
+        s_p.index(at_0).store(triangle(b_a, False))
         fence_async_shared()
         barrier()
         xc = warpgroup_mma(s_p.index(at_0), rows(s_b, now).slice(0, HALF, 1), xc, is_async=True)
         xs = warpgroup_mma(s_p.index(at_0), rows(s_bs, now).slice(0, HALF, 1), xs, is_async=True)
         b_xc, b_xs = warpgroup_mma_wait(0, [xc, xs])
         b_dx = b_xc * cos + b_xs * sin
-        xc, xs = product(s_left, s_hc1), product(s_left, s_hs1)
+        xc, xs = product(s_left, half_turned(s_hc, at_0, 1)), product(s_left, half_turned(s_hs, at_0, 1))
         if NORMED:
-            xc = warpgroup_mma(b_1, s_nc.index(at_0).slice(HALF, HALF, 1), xc, is_async=True)
-            xs = warpgroup_mma(b_1, s_ns.index(at_0).slice(HALF, HALF, 1), xs, is_async=True)
+            xc = warpgroup_mma(b_1, half(s_nc, at_0, 1), xc, is_async=True)
+            xs = warpgroup_mma(b_1, half(s_ns, at_0, 1), xs, is_async=True)
         xc = warpgroup_mma(s_p.index(at_0), rows(s_b, now).slice(HALF, HALF, 1), xc, is_async=True)
         xs = warpgroup_mma(s_p.index(at_0), rows(s_bs, now).slice(HALF, HALF, 1), xs, is_async=True)
         mbarrier.wait(own.index(0), i & 1)
-        keep_out = kept(p_mask, at_x + row, 0, last - chunk, m_st, SUMS, MASKED and REVERSE)
         s_half = rows(s_x, at_0).slice(0, HALF, 1)
-        s_half.store(unmapped(b_dx, s_half, keep_out, MAP, MASKED and REVERSE))
+        s_half.store(unmapped(b_dx, s_half, MAP).to(BF16))
         b_xc, b_xs = warpgroup_mma_wait(0, [xc, xs])
         barrier()
         mbarrier.arrive(free_state.index(0), count=1)
         mbarrier.arrive(free.index(now), count=1)
         s_half = rows(s_x, at_0).slice(HALF, HALF, 1)
-        s_half.store(unmapped(b_xc * cos + b_xs * sin, s_half, keep_out, MAP, MASKED and REVERSE))
+        s_half.store(unmapped(b_xc * cos + b_xs * sin, s_half, MAP).to(BF16))
         fence_async_shared()
         barrier()
         write_rows(
-            s_x.index(at_0), d_dx, p_dx, x_sb, x_sh, x_st, i_b, i_head, at_x + row, -row, last - lead_x - row, LINES4,
-            K, BY_HAND,
+            s_x.index(at_0), d_dx, p_dx, x_sb, x_sh, x_st, i_b, i_head, at_q + row, -row, last - lead - row, LINES4, K,
+            BY_HAND,
         )  # fmt: skip
     tma.store_wait(0)
 
 
 @gluon.jit
-def unmapped(g, s_x, keep, MAP: gl.constexpr, EDGED: gl.constexpr):
+def unmapped(g, s_x, MAP: gl.constexpr):
     """Of the gradient of φ(x) that of x."""
     if MAP != "identity":
         g = feature_map_gradient(g, s_x.load(SUMS).to(F32), MAP)
-    if EDGED:
-        g = gl.where(keep[:, None], g, 0.0)
-    return g.to(BF16)
+    return g
+
+
+@gluon.jit
+def walk_keys(
+    d_k, d_v, d_dk, d_dv, p_dk, p_dv, p_z, p_extra, p_mask, s_k, s_v, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_nc, s_ns,
+    arrived, own, ready, ready_state, free_state, free, i_b, i_kv, i_head, at_k, lead, len_q, rows_q, last, start,
+    count, dk_sh, dk_st, dv_sh, dv_st, m_st, theta, eps,
+    K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, DIVIDED: gl.constexpr, NORMED: gl.constexpr,
+    MASKED: gl.constexpr, PACKED: gl.constexpr,
+):  # fmt: skip
+    """Four warps: dk, whose operand is v, takes its place; then dv, whose operand is φ(k), takes its."""
+    cos_r, sin_r = clock(SUMS, theta)
+    no = dk_sh * 0  # a packed row is the only one of its batch
+    copy_in(d_v, s_v, arrived, 0, i_b, i_kv, at_k + start, True)
+    for i in range(count):
+        at_0, chunk, now = unknown_zero(i), start - i * C, i % 2
+        row, s_left, s_key = chunk + at_k, rows(s_v, now), rows(s_k, at_0)
+        cos, sin = phases(cos_r, sin_r, chunk, theta)
+        if DIVIDED:
+            b_e = numerators(p_extra, p_z, rows_q, chunk - lead, len_q, eps, SUMS)
+        if NORMED:
+            b_1 = gl.full([C, ONES], 1.0, BF16, LEFT)
+        mbarrier.wait(arrived.index(now), (i // 2) & 1)
+        mbarrier.wait(ready.index(0), i & 1)
+        a = product(s_left, rows(s_c, now).permute((1, 0)))
+        mbarrier.wait(ready_state.index(0), i & 1)
+        xc, xs = product(s_left, half_turned(s_hc, at_0, 0)), product(s_left, half_turned(s_hs, at_0, 0))
+        if NORMED:
+            xc = warpgroup_mma(b_1, half(s_nc, at_0, 0), xc, is_async=True)
+            xs = warpgroup_mma(b_1, half(s_ns, at_0, 0), xs, is_async=True)
+        tma.store_wait(0)
+        barrier()  # the copy engine is through with the last results
+        copy_in(d_k, s_k, own, 0, i_b, i_kv, row, True)
+        copy_in(d_v, s_v, arrived, 1 - now, i_b, i_kv, row - C, i + 1 < count)
+        b_a = warpgroup_mma_wait(2 + 2 * NORMED, [a])
+        if DIVIDED:
+            b_a += b_e[None, :]
+        s_p.index(at_0).store(triangle(b_a, True))
+        fence_async_shared()
+        barrier()
+        xc = warpgroup_mma(s_p.index(at_0), rows(s_b, now).slice(0, HALF, 1), xc, is_async=True)
+        xs = warpgroup_mma(s_p.index(at_0), rows(s_bs, now).slice(0, HALF, 1), xs, is_async=True)
+        b_xc, b_xs = warpgroup_mma_wait(0, [xc, xs])
+        b_0 = b_xc * cos + b_xs * sin
+        xc, xs = product(s_left, half_turned(s_hc, at_0, 1)), product(s_left, half_turned(s_hs, at_0, 1))
+        if NORMED:
+            xc = warpgroup_mma(b_1, half(s_nc, at_0, 1), xc, is_async=True)
+            xs = warpgroup_mma(b_1, half(s_ns, at_0, 1), xs, is_async=True)
+        xc = warpgroup_mma(s_p.index(at_0), rows(s_b, now).slice(HALF, HALF, 1), xc, is_async=True)
+        xs = warpgroup_mma(s_p.index(at_0), rows(s_bs, now).slice(HALF, HALF, 1), xs, is_async=True)
+        mbarrier.wait(own.index(0), i & 1)
+        keep_out = kept(p_mask, row, 0, last - chunk, m_st, SUMS, MASKED)
+        b_0 = unmapped(b_0, s_key.slice(0, HALF, 1), MAP)
+        b_xc, b_xs = warpgroup_mma_wait(0, [xc, xs])
+        barrier()  # no product reads v any more
+        put(s_left.slice(0, HALF, 1), b_0, keep_out, MASKED)
+        put(
+            s_left.slice(HALF, HALF, 1), unmapped(b_xc * cos + b_xs * sin, s_key.slice(HALF, HALF, 1), MAP), keep_out,
+            MASKED,
+        )  # fmt: skip
+        map_tile(s_key, K, MAP)
+        write_rows(s_v.index(now), d_dk, p_dk, no, dk_sh, dk_st, i_b, i_head, row, 0, last - chunk, LINES4, K, PACKED)
+        ac, as_ = product(s_key, rows(s_b, now).permute((1, 0))), product(s_key, rows(s_bs, now).permute((1, 0)))
+        oc, os = product(s_key, half(s_hc, at_0, 0)), product(s_key, half(s_hs, at_0, 0))
+        b_ac, b_as = warpgroup_mma_wait(2, [ac, as_])
+        b_p = gl.convert_layout(triangle(b_ac * cos + b_as * sin, True), LEFT, assert_trivial=True)
+        b_oc, b_os = warpgroup_mma_wait(0, [oc, os])
+        o = warpgroup_mma(b_p, rows(s_c, now).slice(0, HALF, 1), b_oc * cos + b_os * sin, is_async=True)
+        oc, os = product(s_key, half(s_hc, at_0, 1)), product(s_key, half(s_hs, at_0, 1))
+        b_0 = warpgroup_mma_wait(2, [o])
+        b_oc, b_os = warpgroup_mma_wait(0, [oc, os])
+        o = warpgroup_mma(b_p, rows(s_c, now).slice(HALF, HALF, 1), b_oc * cos + b_os * sin, is_async=True)
+        tell(free_state, 0)
+        put(s_key.slice(0, HALF, 1), b_0, keep_out, MASKED)
+        b_o = warpgroup_mma_wait(0, [o])
+        tell(free, now)
+        put(s_key.slice(HALF, HALF, 1), b_o, keep_out, MASKED)
+        fence_async_shared()
+        barrier()
+        write_rows(s_k.index(at_0), d_dv, p_dv, no, dv_sh, dv_st, i_b, i_head, row, 0, last - chunk, LINES4, V, PACKED)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def put(s_x, x, keep, MASKED: gl.constexpr):
+    """The gradients of a masked key and its value are 0."""
+    if MASKED:
+        x = gl.where(keep[:, None], x, 0.0)
+    s_x.store(x.to(BF16))
 
 
 @gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
 def values_walk(
-    d_a, d_b, d_c, d_o, p_o, p_z, p_mask, p_h, p_h_out, p_cu_q, p_cu_k, p_slots, o_sb, o_sh, o_st, m_sb, m_st,
-    heads, length_q, length_k, stretch, stretches, theta, eps,
+    d_q, d_k, d_v, d_o, p_o, p_z, p_mask, p_h, p_h_out, p_cu_q, p_cu_k, p_slots, o_sb, o_sh, o_st, m_sb, m_st, heads,
+    length_q, length_k, stretch, stretches, theta, eps,
     K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, GROUP: gl.constexpr, NORMED: gl.constexpr,
     DIVIDED: gl.constexpr, MASKED: gl.constexpr, PACKED: gl.constexpr, CAUSAL: gl.constexpr, BY_HAND: gl.constexpr,
-    REVERSE: gl.constexpr, SCALED: gl.constexpr, STATE_IN: gl.constexpr, STATE_OUT: gl.constexpr,
+    STATE_IN: gl.constexpr, STATE_OUT: gl.constexpr,
 ):  # fmt: skip
-    """Grid (slots · query heads). Forward: o and z. REVERSE: dv of each query head, c being do and SCALED by 1/z."""
+    """Forward: o and z. Grid (slots · query heads)."""
     i_head, i_b, i_seq, slot, at_q, at_k, len_q, len_k, first = where_is(
         gl.program_id(0), heads, length_q, length_k, stretch, stretches, p_cu_q, p_cu_k, p_slots, PACKED
     )
     EDGED: gl.constexpr = PACKED or MASKED or MAP == "elu1"
-    i_kv, heads_kv, lead = i_head // GROUP, heads // GROUP, len_k - len_q
-    # rows of a stand at position row + lead_a; those of b and c at row + lead_b
-    h_a, h_b, at_a, at_b, lead_a, lead_b, len_b = i_head, i_kv, at_q, at_k, lead, 0, len_k
-    at_state = slot * heads_kv + i_kv
-    if REVERSE:
-        h_a, h_b, at_a, at_b, lead_a, lead_b, len_b = i_kv, i_head, at_k, at_q, 0, lead, len_q
-        at_state = slot * heads + i_head
+    # rows of queries stand at position row + lead; positions are those of keys
+    i_kv, heads_kv, lead, none = i_head // GROUP, heads // GROUP, len_k - len_q, len_k * 0
     last = gl.minimum(first + stretch, len_k)
+    count = gl.cdiv(last - first, C)
     rows_q = (i_b * heads + i_head).to(gl.int64) * length_q + at_q
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
     s_a, s_o, s_b, s_bs, s_c = buffer(2, W), buffer(1, W), buffer(2, W), buffer(2, W), buffer(2, W)
     s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), lying(ONES, W, 0.0), lying(ONES, W, 0.0)
-    s_1, arrived, sources = lying(COLUMNS, C, 1.0), barriers(2), barriers(2)
-    others, ready, ready_state, free_state, free = barriers(2), barriers(1), barriers(1), barriers(1), barriers(2)
-    count = gl.cdiv(last - first, C)
-    start = first
-    if REVERSE:
-        start = first + (count - 1) * C
+    s_1, arrived, sources, others = lying(COLUMNS, C, 1.0), barriers(2), barriers(2), barriers(2)
+    ready, ready_state, free_state, free = barriers(1), barriers(1), barriers(1), barriers(2)
     wanted_out = (last == len_k) & (i_head % GROUP == 0)
     gl.warp_specialize(
         [
             (
                 walk_state,
                 (
-                    d_b, d_c, p_z, p_z, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, sources,
-                    others, ready, ready_state, free_state, free, i_b, h_b, at_b, lead_b, len_b, rows_q, at_state,
-                    i_seq * heads_kv + i_kv, wanted_out, last, start, count, m_st, theta, eps, K, V, MAP, NORMED,
-                    NORMED, MASKED, EDGED, REVERSE, SCALED, STATE_IN, STATE_OUT,
+                    d_k, d_v, p_z, p_z, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, sources,
+                    others, ready, ready_state, free_state, free, i_b, i_kv, at_k, none, len_k, rows_q,
+                    slot * heads_kv + i_kv, i_seq * heads_kv + i_kv, wanted_out, last, first, count, m_st, theta, eps,
+                    K, V, MAP, NORMED, NORMED, MASKED, EDGED, False, False, STATE_IN, STATE_OUT,
                 ),
             ),
             (
                 walk_values,
                 (
-                    d_a, d_o, p_o, p_z, p_mask, s_a, s_o, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, arrived, ready,
-                    ready_state, free_state, free, i_b, h_a, i_head, at_a, lead_a, rows_q, last, start, count, o_sb,
-                    o_sh, o_st, m_st, theta, eps, K, V, MAP, DIVIDED, MASKED, REVERSE, BY_HAND,
+                    d_q, d_o, p_o, p_z, s_a, s_o, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, arrived, ready,
+                    ready_state, free_state, free, i_b, i_head, at_q, lead, rows_q, last, first, count, o_sb, o_sh,
+                    o_st, theta, eps, K, V, MAP, DIVIDED, BY_HAND,
                 ),
             ),
         ],
@@ -475,56 +546,94 @@ def values_walk(
 
 @gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
 def features_walk(
-    d_x, d_c, d_v, d_g, d_dx, p_dx, p_z, p_extra, p_mask, p_h, p_h_out, p_cu_q, p_cu_k, p_slots, x_sb, x_sh, x_st, m_sb,
-    m_st, heads, length_q, length_k, stretch, stretches, theta, eps,
-    K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, GROUP: gl.constexpr, DIVIDED: gl.constexpr,
-    NORMED: gl.constexpr, MASKED: gl.constexpr, PACKED: gl.constexpr, CAUSAL: gl.constexpr, BY_HAND: gl.constexpr,
-    REVERSE: gl.constexpr, STATE_IN: gl.constexpr, STATE_OUT: gl.constexpr,
+    d_q, d_k, d_v, d_g, d_dq, p_dq, p_z, p_extra, p_mask, p_h, p_cu_q, p_cu_k, p_slots, x_sb, x_sh, x_st, m_sb, m_st,
+    heads, length_q, length_k, stretch, stretches, theta, eps,
+    K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, GROUP: gl.constexpr, NORMED: gl.constexpr,
+    MASKED: gl.constexpr, PACKED: gl.constexpr, CAUSAL: gl.constexpr, BY_HAND: gl.constexpr, STATE_IN: gl.constexpr,
 ):  # fmt: skip
-    """Grid (slots · query heads). dq: x = q, c = k. REVERSE, dk of each query head: x = k, c = q. d_g describes do.
-
-    NORMED: the column of ones has a gradient; DIVIDED: o was divided by z, so that extra is that column's."""
+    """dq; d_g describes do. Grid (slots · query heads). NORMED: o was divided by z."""
     i_head, i_b, i_seq, slot, at_q, at_k, len_q, len_k, first = where_is(
         gl.program_id(0), heads, length_q, length_k, stretch, stretches, p_cu_q, p_cu_k, p_slots, PACKED
     )
     EDGED: gl.constexpr = PACKED or MASKED or MAP == "elu1"
-    i_kv, heads_kv, lead = i_head // GROUP, heads // GROUP, len_k - len_q
-    h_x, h_b, at_x, at_b, lead_x, lead_b, len_b = i_head, i_kv, at_q, at_k, lead, 0, len_k
-    at_state, d_left, d_right = slot * heads_kv + i_kv, d_g, d_v
-    if REVERSE:
-        h_x, h_b, at_x, at_b, lead_x, lead_b, len_b = i_kv, i_head, at_k, at_q, 0, lead, len_q
-        at_state, d_left, d_right = slot * heads + i_head, d_v, d_g
+    i_kv, heads_kv, lead, none = i_head // GROUP, heads // GROUP, len_k - len_q, len_k * 0
     last = gl.minimum(first + stretch, len_k)
+    count = gl.cdiv(last - first, C)
     rows_q = (i_b * heads + i_head).to(gl.int64) * length_q + at_q
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
     s_x, s_a, s_b, s_bs, s_c = buffer(1, W), buffer(2, W), buffer(2, W), buffer(2, W), buffer(2, W)
     s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), lying(ONES, W, 0.0), lying(ONES, W, 0.0)
-    s_p = tile(C, HALF)
-    s_1, arrived, own, sources = lying(COLUMNS, C, 1.0), barriers(2), barriers(1), barriers(2)
+    s_p, s_1, arrived, own, sources = tile(C, HALF), lying(COLUMNS, C, 1.0), barriers(2), barriers(1), barriers(2)
     others, ready, ready_state, free_state, free = barriers(2), barriers(1), barriers(1), barriers(1), barriers(2)
-    count = gl.cdiv(last - first, C)
-    start = first
-    if REVERSE:
-        start = first + (count - 1) * C
     gl.warp_specialize(
         [
             (
                 walk_state,
                 (
-                    d_c, d_right, p_z, p_extra, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns,
-                    sources, others, ready, ready_state, free_state, free, i_b, h_b, at_b, lead_b, len_b, rows_q,
-                    at_state, i_seq * heads + i_head, first == 0, last, start, count, m_st, theta, eps, K, V, MAP,
-                    DIVIDED, NORMED, MASKED, EDGED, REVERSE, REVERSE and DIVIDED, STATE_IN, STATE_OUT,
+                    d_k, d_v, p_z, p_z, p_mask, p_h, p_h, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, sources, others,
+                    ready, ready_state, free_state, free, i_b, i_kv, at_k, none, len_k, rows_q, slot * heads_kv + i_kv,
+                    i_seq, first < 0, last, first, count, m_st, theta, eps, K, V, MAP, NORMED, NORMED, MASKED, EDGED,
+                    False, False, STATE_IN, False,
                 ),
             ),
             (
                 walk_features,
                 (
-                    d_x, d_left, d_dx, p_dx, p_z, p_extra, p_mask, s_x, s_a, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_nc,
-                    s_ns, arrived, own, ready, ready_state, free_state, free, i_b, h_x, i_head, at_x, lead_x, lead,
-                    len_q, rows_q, last, start, count, x_sb, x_sh, x_st, m_st, theta, eps, K, MAP, DIVIDED, NORMED,
-                    MASKED, REVERSE, BY_HAND,
+                    d_q, d_g, d_dq, p_dq, p_z, p_extra, s_x, s_a, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_nc, s_ns, arrived,
+                    own, ready, ready_state, free_state, free, i_b, i_head, at_q, lead, len_q, rows_q, last, first,
+                    count, x_sb, x_sh, x_st, theta, eps, K, MAP, NORMED, BY_HAND,
+                ),
+            ),
+        ],
+        [RESULT_WARPS],
+        [RESULT_REGISTERS],
+    )  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["p_mask"])
+def keys_walk(
+    d_q, d_k, d_v, d_g, d_dk, d_dv, p_dk, p_dv, p_z, p_extra, p_mask, p_h, p_h_out, p_cu_q, p_cu_k,
+    p_slots, dk_sh, dk_st, dv_sh, dv_st, m_sb, m_st, heads, length_q, length_k, stretch, stretches, theta, eps,
+    K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, GROUP: gl.constexpr, DIVIDED: gl.constexpr,
+    NORMED: gl.constexpr, MASKED: gl.constexpr, PACKED: gl.constexpr, CAUSAL: gl.constexpr, STATE_IN: gl.constexpr,
+    STATE_OUT: gl.constexpr,
+):  # fmt: skip
+    """dk and dv of each query head, against time. Grid (slots · heads). NORMED: the column of ones has a gradient;
+    DIVIDED: o was divided by z, so that extra is that column's."""
+    i_head, i_b, i_seq, slot, at_q, at_k, len_q, len_k, first = where_is(
+        gl.program_id(0), heads, length_q, length_k, stretch, stretches, p_cu_q, p_cu_k, p_slots, PACKED
+    )
+    EDGED: gl.constexpr = PACKED or MAP == "elu1"
+    i_kv, lead = i_head // GROUP, len_k - len_q
+    last = gl.minimum(first + stretch, len_k)
+    count = gl.cdiv(last - first, C)
+    start = first + (count - 1) * C
+    rows_q = (i_b * heads + i_head).to(gl.int64) * length_q + at_q
+    if MASKED:
+        p_mask += i_b.to(gl.int64) * m_sb
+    s_k, s_v, s_b, s_bs, s_c = buffer(1, W), buffer(2, W), buffer(2, W), buffer(2, W), buffer(2, W)
+    s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), lying(ONES, W, 0.0), lying(ONES, W, 0.0)
+    s_p, s_1, arrived, own, sources = tile(C, HALF), lying(COLUMNS, C, 1.0), barriers(2), barriers(1), barriers(2)
+    others, ready, ready_state, free_state, free = barriers(2), barriers(1), barriers(1), barriers(1), barriers(2)
+    gl.warp_specialize(
+        [
+            (
+                walk_state,
+                (
+                    d_q, d_g, p_z, p_extra, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, sources,
+                    others, ready, ready_state, free_state, free, i_b, i_head, at_q, lead, len_q, rows_q,
+                    slot * heads + i_head, i_seq * heads + i_head, first == 0, last, start, count, m_st, theta, eps, K,
+                    V, MAP, DIVIDED, NORMED, False, EDGED, True, DIVIDED, STATE_IN, STATE_OUT,
+                ),
+            ),
+            (
+                walk_keys,
+                (
+                    d_k, d_v, d_dk, d_dv, p_dk, p_dv, p_z, p_extra, p_mask, s_k, s_v, s_p, s_b, s_bs, s_c, s_hc, s_hs,
+                    s_nc, s_ns, arrived, own, ready, ready_state, free_state, free, i_b, i_kv, i_head, at_k, lead,
+                    len_q, rows_q, last, start, count, dk_sh, dk_st, dv_sh, dv_st, m_st, theta, eps, K, V, MAP, DIVIDED,
+                    NORMED, MASKED, PACKED,
                 ),
             ),
         ],
