@@ -29,7 +29,7 @@ SPILLED = {
     "wide_sum_kernel plain": 32,
     "values_walk plain": 32,
     "features_walk plain": 64,
-    "keys_walk plain": 128,
+    "keys_walk plain": 256,
 }
 needs_its_compiler = pytest.mark.skipif(
     Version(triton.__version__) < Version("3.6"), reason="counted with the compiler of Triton 3.6"

@@ -30,6 +30,7 @@ from cosformer.ops.triton.hopper_parts import (
     F32,
     ONES,
     SIZES,
+    TILE,
     C,
     barrier,
     barriers,
@@ -56,16 +57,16 @@ from cosformer.ops.triton.hopper_parts import (
 
 W = gl.constexpr(128)
 HALF = gl.constexpr(64)
-COLUMNS = gl.constexpr(8)  # of the state that carries denominators; as inner width of a product 16, the rest of them 0
+COLUMNS = gl.constexpr(8)  # of each half of the state that carries denominators; both together are ONES
 R = gl.constexpr(32)  # rows that are turned at a time: more would not fit the registers beside the state
 # of the eight warps: the state, its column of ones, tiles of sources
 STATE = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [8, 1], [16, 128, 16]))
 STATE1 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [8, 1], [16, 8, 16]))
 LINES8 = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [8, 1], [1, 0]))
-ONES8 = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [8, 1], [1, 0]))
+ONES8 = gl.constexpr(gl.BlockedLayout([1, 2], [1, 32], [8, 1], [1, 0]))
 # of the four: scores and half results, denominators, tiles
 SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
-SUMS1 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16]))
+SUMS1 = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 16, 16]))
 LEFT = gl.constexpr(gl.DotOperandLayout(0, SUMS.value, 2))
 LEFT1 = gl.constexpr(gl.DotOperandLayout(0, SUMS1.value, 2))
 LINES4 = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0]))
@@ -81,26 +82,26 @@ def tell(bars, slot):
 
 
 @gluon.jit
-def lying(COUNT: gl.constexpr, WIDTH: gl.constexpr, value):
-    """Columns as rows."""
-    made = tile(COUNT, WIDTH)
-    made.index(0).store(gl.full([COUNT, WIDTH], value, BF16, ONES8))
+def lying(STAGES: gl.constexpr, WIDTH: gl.constexpr, value):
+    """[STAGES, ONES, WIDTH]: columns as rows."""
+    made = gl.allocate_shared_memory(BF16, [STAGES, ONES, WIDTH], TILE)
+    for i in gl.static_range(STAGES):
+        made.index(i).store(gl.full([ONES, WIDTH], value, BF16, ONES8))
     return made
 
 
 @gluon.jit
-def numerators(p_extra, p_z, rows_q, row, length, eps, LAYOUT: gl.constexpr):
-    """What extra was before its division by z, for each of the chunk's columns."""
-    o_c = row + gl.arange(0, C, gl.SliceLayout(0, LAYOUT))
+def numerators(p_extra, p_z, rows_q, row, length, eps):
+    """What extra was before its division by z."""
+    o_c = row + gl.arange(0, C, gl.SliceLayout(0, ONES8))
     m_c = (o_c >= 0) & (o_c < length)
     z = gl.load(p_z + rows_q + o_c, mask=m_c, other=1.0)
-    return gl.load(p_extra + rows_q + o_c, mask=m_c, other=0.0) * clamped(z, eps)
+    return gl.load(p_extra + rows_q + o_c, mask=m_c, other=0.0), z
 
 
 @gluon.jit
-def in_two_rows(p_extra, p_z, rows_q, row, length, eps):
-    """[COLUMNS, C] in bf16 whose columns add up to `numerators`."""
-    x = numerators(p_extra, p_z, rows_q, row, length, eps, ONES8)
+def in_two_rows(x):
+    """[COLUMNS, C] in bf16 whose columns add up to x, in two parts so that nearly all digits survive."""
     high = x.to(BF16).to(F32)
     o_1 = gl.arange(0, COLUMNS, gl.SliceLayout(1, ONES8))
     return (gl.where((o_1 < COLUMNS // 2)[:, None], high[None, :], (x - high)[None, :]) * (2 / COLUMNS)).to(BF16)
@@ -143,18 +144,52 @@ def clean_tile(s_x, p_mask, at_mask, low, left, m_st, MASKED: gl.constexpr):
 
 
 @gluon.jit
-def keep_state(s_hc, s_hs, s_nc, s_ns, b_hc, b_hs, b_nc, b_ns, NORMED: gl.constexpr):
+def keep_state(s_hc, s_hs, s_n, b_hc, b_hs, b_nc, b_ns, NORMED: gl.constexpr):
     s_hc.store(b_hc.to(BF16))
     s_hs.store(b_hs.to(BF16))
     if NORMED:
-        s_nc.slice(0, COLUMNS).permute((1, 0)).store(b_nc.to(BF16))
-        s_ns.slice(0, COLUMNS).permute((1, 0)).store(b_ns.to(BF16))
+        s_n.slice(0, COLUMNS).permute((1, 0)).store(b_nc.to(BF16))
+        s_n.slice(COLUMNS, COLUMNS).permute((1, 0)).store(b_ns.to(BF16))
     fence_async_shared()
 
 
 @gluon.jit
+def prepare(
+    p_z, p_extra, p_mask, s_b, s_bs, s_c, s_1, sources, others, ready, at_b, lead_b, len_b, rows_q, last, chunk, i,
+    wanted, m_st, theta, eps,
+    K: gl.constexpr, MAP: gl.constexpr, ADDED: gl.constexpr, MASKED: gl.constexpr, EDGED: gl.constexpr,
+    REVERSE: gl.constexpr, SCALED: gl.constexpr,
+):  # fmt: skip
+    """Chunk number i as operands. Behind the last one (not `wanted`) nothing is waited for, and nobody reads it."""
+    slot, row = i % 2, chunk - lead_b
+    low, left = row * 0, last - chunk
+    if REVERSE:
+        low, left = -row, len_b - row
+    scale_0, scale_1 = 1.0, 1.0
+    if SCALED:
+        scale_0 = row_numbers(p_z, rows_q, row, len_b, LINES8, 1.0, R)
+        scale_1 = row_numbers(p_z, rows_q, row + R, len_b, LINES8, 1.0, R)
+    if REVERSE and ADDED:
+        extra, z = numerators(p_extra, p_z, rows_q, row, len_b, eps)
+    mbarrier.wait(sources.index(slot), (i // 2) & 1, pred=wanted)
+    if SCALED:
+        scale_0, scale_1 = 1 / clamped(scale_0, eps), 1 / clamped(scale_1, eps)
+    turn_tile(
+        rows(s_b, slot), rows(s_bs, slot), scale_0, scale_1, p_mask, at_b + row, chunk, low, left, m_st, theta, K, MAP,
+        EDGED, MASKED, SCALED,
+    )  # fmt: skip
+    if REVERSE and ADDED:
+        s_1.index(slot).slice(0, COLUMNS).store(in_two_rows(extra * clamped(z, eps)))
+    mbarrier.wait(others.index(slot), (i // 2) & 1, pred=wanted)
+    if EDGED:
+        clean_tile(rows(s_c, slot), p_mask, at_b + row, low, left, m_st, MASKED)
+    fence_async_shared()
+    tell(ready, slot)
+
+
+@gluon.jit
 def walk_state(
-    d_b, d_c, p_z, p_extra, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, sources, others, ready,
+    d_b, d_c, p_z, p_extra, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_n, sources, others, ready,
     ready_state, free_state, free, i_b, h_b, at_b, lead_b, len_b, rows_q, at_state, at_out, wanted_out, last, start,
     count, m_st, theta, eps,
     K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, ADDED: gl.constexpr, NORMED: gl.constexpr,
@@ -162,7 +197,7 @@ def walk_state(
     STATE_OUT: gl.constexpr,
 ):  # fmt: skip
     """Eight warps: H = Σ Φ(b) ⊗ [c, 1]; against time Σ Φ(b)/z ⊗ [c, −do·o]. NORMED: there is such a column, and it is
-    ADDED to."""
+    ADDED to. While a chunk is added, the next one is turned."""
     step = C
     if REVERSE:
         step = -C
@@ -171,47 +206,37 @@ def walk_state(
     b_hc, b_hs, b_nc, b_ns = load_state(p_h, at_state, W, STATE, STATE1, K, V, STATE_IN, NORMED, COLUMNS)
     if REVERSE:  # here the columns add up to the row
         b_nc, b_ns = b_nc * (1 / COLUMNS), b_ns * (1 / COLUMNS)
-    keep_state(s_hc.index(0), s_hs.index(0), s_nc.index(0), s_ns.index(0), b_hc, b_hs, b_nc, b_ns, NORMED)
+    keep_state(s_hc.index(0), s_hs.index(0), s_n.index(0), b_hc, b_hs, b_nc, b_ns, NORMED)
     tell(ready_state, 0)
+    prepare(
+        p_z, p_extra, p_mask, s_b, s_bs, s_c, s_1, sources, others, ready, at_b, lead_b, len_b, rows_q, last, start, 0,
+        True, m_st, theta, eps, K, MAP, ADDED, MASKED, EDGED, REVERSE, SCALED,
+    )  # fmt: skip
     for i in range(count):
-        at_0, chunk, now = unknown_zero(i), start + i * step, i % 2
-        row, s_cos, s_sin, s_values = chunk - lead_b, rows(s_b, now), rows(s_bs, now), rows(s_c, now)
-        low, left = gl.to_tensor(0), last - chunk
+        at_0, now, then, more = unknown_zero(i), i % 2, (i + 1) % 2, i + 1 < count
+        chunk, at_1 = start + (i + 1) * step, unknown_zero(i)
         if REVERSE:
-            low, left = -row, len_b - row
-        scale_0, scale_1 = 1.0, 1.0
-        if SCALED:
-            scale_0 = 1 / clamped(row_numbers(p_z, rows_q, row, len_b, LINES8, 1.0, R), eps)
-            scale_1 = 1 / clamped(row_numbers(p_z, rows_q, row + R, len_b, LINES8, 1.0, R), eps)
-        if REVERSE and ADDED:
-            s_1.index(at_0).store(in_two_rows(p_extra, p_z, rows_q, row, len_b, eps))
-        mbarrier.wait(sources.index(now), (i // 2) & 1)
-        turn_tile(
-            s_cos, s_sin, scale_0, scale_1, p_mask, at_b + row, chunk, low, left, m_st, theta, K, MAP, EDGED,
-            MASKED, SCALED,
-        )  # fmt: skip
-        mbarrier.wait(others.index(now), (i // 2) & 1)
-        if EDGED:
-            clean_tile(s_values, p_mask, at_b + row, low, left, m_st, MASKED)
-        fence_async_shared()
-        tell(ready, 0)
+            at_1 = now
+        s_cos, s_sin, s_values = rows(s_b, now), rows(s_bs, now), rows(s_c, now)
         hc = warpgroup_mma(s_cos.permute((1, 0)), s_values, b_hc, is_async=True)
         hs = warpgroup_mma(s_sin.permute((1, 0)), s_values, b_hs, is_async=True)
         if ADDED:
-            nc = warpgroup_mma(s_cos.permute((1, 0)), s_1.index(at_0).permute((1, 0)), b_nc, is_async=True)
-            ns = warpgroup_mma(s_sin.permute((1, 0)), s_1.index(at_0).permute((1, 0)), b_ns, is_async=True)
-        more = i + 1 < count
-        mbarrier.wait(free.index(1 - now), ((i - 1) // 2) & 1, pred=more & (i > 0))
-        copy_in(d_b, s_b, sources, 1 - now, i_b, h_b, at_b + row + step, more)
-        copy_in(d_c, s_c, others, 1 - now, i_b, h_b, at_b + row + step, more)
+            s_ones = s_1.index(at_1).slice(0, COLUMNS).permute((1, 0))
+            nc = warpgroup_mma(s_cos.permute((1, 0)), s_ones, b_nc, is_async=True)
+            ns = warpgroup_mma(s_sin.permute((1, 0)), s_ones, b_ns, is_async=True)
+        mbarrier.wait(free.index(then), ((i - 1) // 2) & 1, pred=i > 0)
+        copy_in(d_b, s_b, sources, then, i_b, h_b, at_b + chunk - lead_b, more)
+        copy_in(d_c, s_c, others, then, i_b, h_b, at_b + chunk - lead_b, more)
+        prepare(
+            p_z, p_extra, p_mask, s_b, s_bs, s_c, s_1, sources, others, ready, at_b, lead_b, len_b, rows_q, last, chunk,
+            i + 1, more, m_st, theta, eps, K, MAP, ADDED, MASKED, EDGED, REVERSE, SCALED,
+        )  # fmt: skip
         if ADDED:
             b_hc, b_hs, b_nc, b_ns = warpgroup_mma_wait(0, [hc, hs, nc, ns])
         else:
             b_hc, b_hs = warpgroup_mma_wait(0, [hc, hs])
         mbarrier.wait(free_state.index(0), i & 1)
-        keep_state(
-            s_hc.index(at_0), s_hs.index(at_0), s_nc.index(at_0), s_ns.index(at_0), b_hc, b_hs, b_nc, b_ns, ADDED
-        )  # fmt: skip
+        keep_state(s_hc.index(at_0), s_hs.index(at_0), s_n.index(at_0), b_hc, b_hs, b_nc, b_ns, ADDED)
         tell(ready_state, 0)
     if STATE_OUT:  # noqa: SIM102
         if wanted_out:
@@ -262,8 +287,8 @@ def product(a, b):
 
 @gluon.jit
 def walk_values(
-    d_a, d_o, p_o, p_z, s_a, s_o, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, arrived, ready, ready_state, free_state,
-    free, i_b, i_head, at_q, lead, rows_q, last, start, count, o_sb, o_sh, o_st, theta, eps,
+    d_a, d_o, p_o, p_z, s_a, s_o, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_n, arrived, ready, ready_state, free_state, free,
+    i_b, i_head, at_q, lead, rows_q, last, start, count, o_sb, o_sh, o_st, theta, eps,
     K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, DIVIDED: gl.constexpr, BY_HAND: gl.constexpr,
 ):  # fmt: skip
     """Four warps: Φ(q) H, and what the chunk itself adds."""
@@ -276,28 +301,27 @@ def walk_values(
         mbarrier.wait(arrived.index(now), (i // 2) & 1)
         map_tile(s_left, K, MAP)
         cos, sin = phases(cos_r, sin_r, chunk, theta)
-        mbarrier.wait(ready.index(0), i & 1)
+        mbarrier.wait(ready.index(now), (i // 2) & 1)
         ac, as_ = product(s_left, rows(s_b, now).permute((1, 0))), product(s_left, rows(s_bs, now).permute((1, 0)))
         mbarrier.wait(ready_state.index(0), i & 1)
         if DIVIDED:
-            none1 = gl.zeros([C, COLUMNS], F32, SUMS1)
-            s_nc1, s_ns1 = s_nc.index(at_0).slice(0, COLUMNS), s_ns.index(at_0).slice(0, COLUMNS)
-            zc = warpgroup_mma(s_left, s_nc1.permute((1, 0)), none1, use_acc=False, is_async=True)
-            zs = warpgroup_mma(s_left, s_ns1.permute((1, 0)), none1, use_acc=False, is_async=True)
+            none1 = gl.zeros([C, ONES], F32, SUMS1)
+            z = warpgroup_mma(s_left, s_n.index(at_0).permute((1, 0)), none1, use_acc=False, is_async=True)
         oc, os = product(s_left, half(s_hc, at_0, 0)), product(s_left, half(s_hs, at_0, 0))
-        b_ac, b_as = warpgroup_mma_wait(2 + 2 * DIVIDED, [ac, as_])
+        b_ac, b_as = warpgroup_mma_wait(2 + DIVIDED, [ac, as_])
         b_p = gl.convert_layout(triangle(b_ac * cos + b_as * sin, False), LEFT, assert_trivial=True)
         if DIVIDED:
-            b_zc, b_zs = warpgroup_mma_wait(2, [zc, zs])
+            o_1 = gl.arange(0, ONES, gl.SliceLayout(0, SUMS1))[None, :]
             cos1 = gl.convert_layout(cos, SUMS1, assert_trivial=True)
             sin1 = gl.convert_layout(sin, SUMS1, assert_trivial=True)
-            z = warpgroup_mma(b_p, s_1.index(at_0).permute((1, 0)), b_zc * cos1 + b_zs * sin1, is_async=True)
+            b_z = warpgroup_mma_wait(2, [z]) * gl.where(o_1 < COLUMNS, cos1, sin1) * (ONES // COLUMNS)
+            z = warpgroup_mma(b_p, s_1.index(at_0).permute((1, 0)), b_z, is_async=True)
         b_oc, b_os = warpgroup_mma_wait(DIVIDED, [oc, os])
         o = warpgroup_mma(b_p, rows(s_c, now).slice(0, HALF, 1), b_oc * cos + b_os * sin, is_async=True)
         oc, os = product(s_left, half(s_hc, at_0, 1)), product(s_left, half(s_hs, at_0, 1))
         b_o = warpgroup_mma_wait(2, [o])
         if DIVIDED:
-            b_z = gl.sum(warpgroup_mma_wait(2, [z]), 1) * (1 / COLUMNS)
+            b_z = gl.sum(warpgroup_mma_wait(2, [z]), 1) * (1 / ONES)
             o_1 = row + gl.arange(0, C, gl.SliceLayout(1, SUMS1))
             gl.store(p_z + rows_q + o_1, b_z, mask=(o_1 >= 0) & (o_1 < last - lead))
             scale = gl.convert_layout(1 / clamped(b_z, eps), gl.SliceLayout(1, SUMS), assert_trivial=True)[:, None]
@@ -323,17 +347,17 @@ def walk_values(
 
 
 @gluon.jit
-def in_two_of_columns(x):
-    """[C, ONES] in bf16, of which the first COLUMNS add up to x, and the others are 0."""
-    high = x.to(BF16).to(F32)
-    o_1 = gl.arange(0, ONES, gl.SliceLayout(0, LEFT1))[None, :]
-    both = gl.where(o_1 < COLUMNS // 2, high[:, None], (x - high)[:, None]) * (2 / COLUMNS)
-    return gl.where(o_1 < COLUMNS, both, 0.0).to(BF16)
+def of_columns(first, second, LATER: gl.constexpr):
+    """[C, ONES] in bf16 with `first` and `second` in the columns of one half of the state, and 0 in the other's."""
+    o_1 = gl.arange(0, ONES, gl.SliceLayout(0, LEFT1))[None, :] - (COLUMNS if LATER else 0)
+    both = gl.where(o_1 < COLUMNS // 2, first[:, None], second[:, None])
+    both = gl.where((o_1 >= 0) & (o_1 < COLUMNS), both, 0.0).to(BF16)
+    return gl.convert_layout(both, LEFT, assert_trivial=True)
 
 
 @gluon.jit
 def walk_features(
-    d_x, d_a, d_dx, p_dx, p_z, p_extra, s_x, s_a, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_nc, s_ns, arrived, own, ready,
+    d_x, d_a, d_dx, p_dx, p_z, p_extra, s_x, s_a, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_n, arrived, own, ready,
     ready_state, free_state, free, i_b, i_head, at_q, lead, len_q, rows_q, last, start, count, x_sb, x_sh, x_st, theta,
     eps,
     K: gl.constexpr, MAP: gl.constexpr, NORMED: gl.constexpr, BY_HAND: gl.constexpr,
@@ -341,25 +365,32 @@ def walk_features(
     """Four warps: do Hᵀ, and what the chunk itself adds. A row of dq is a sum times 1/z, taken at the end."""
     cos_r, sin_r = clock(SUMS, theta)
     copy_in(d_a, s_a, arrived, 0, i_b, i_head, at_q + start - lead, True)
+    if NORMED:
+        z_next = row_numbers(p_z, rows_q, start - lead, len_q, LEFT1, 1.0)
+        e_next = row_numbers(p_extra, rows_q, start - lead, len_q, LEFT1, 0.0)
     for i in range(count):
         at_0, chunk, now = unknown_zero(i), start + i * C, i % 2
         row, s_left = chunk - lead, rows(s_a, now)
         copy_in(d_a, s_a, arrived, 1 - now, i_b, i_head, at_q + row + C, i + 1 < count)
         cos, sin = phases(cos_r, sin_r, chunk, theta)
         if NORMED:
-            z = clamped(row_numbers(p_z, rows_q, row, len_q, LEFT1, 1.0), eps)
-            b_e = row_numbers(p_extra, rows_q, row, len_q, LEFT1, 0.0) * z
-            b_1 = gl.convert_layout(in_two_of_columns(b_e), LEFT, assert_trivial=True)
+            z = clamped(z_next, eps)
+            b_e = e_next * z
+            high = b_e.to(BF16).to(F32)
+            parts, rest = high * (2 / COLUMNS), (b_e - high) * (2 / COLUMNS)
+            b_1c, b_1s = of_columns(parts, rest, False), of_columns(parts, rest, True)
+            z_next = row_numbers(p_z, rows_q, row + C, len_q, LEFT1, 1.0)
+            e_next = row_numbers(p_extra, rows_q, row + C, len_q, LEFT1, 0.0)
             scale = gl.convert_layout(1 / z, gl.SliceLayout(1, SUMS), assert_trivial=True)[:, None]
             cos, sin = cos * scale, sin * scale
         mbarrier.wait(arrived.index(now), (i // 2) & 1)
-        mbarrier.wait(ready.index(0), i & 1)
+        mbarrier.wait(ready.index(now), (i // 2) & 1)
         a = product(s_left, rows(s_c, now).permute((1, 0)))
         mbarrier.wait(ready_state.index(0), i & 1)
         xc, xs = product(s_left, half_turned(s_hc, at_0, 0)), product(s_left, half_turned(s_hs, at_0, 0))
         if NORMED:
-            xc = warpgroup_mma(b_1, half(s_nc, at_0, 0), xc, is_async=True)
-            xs = warpgroup_mma(b_1, half(s_ns, at_0, 0), xs, is_async=True)
+            xc = warpgroup_mma(b_1c, half(s_n, at_0, 0), xc, is_async=True)
+            xs = warpgroup_mma(b_1s, half(s_n, at_0, 0), xs, is_async=True)
         tma.store_wait(0)
         barrier()  # the copy engine is through with the last results
         copy_in(d_x, s_x, own, 0, i_b, i_head, at_q + row, True)
@@ -375,8 +406,8 @@ def walk_features(
         b_dx = b_xc * cos + b_xs * sin
         xc, xs = product(s_left, half_turned(s_hc, at_0, 1)), product(s_left, half_turned(s_hs, at_0, 1))
         if NORMED:
-            xc = warpgroup_mma(b_1, half(s_nc, at_0, 1), xc, is_async=True)
-            xs = warpgroup_mma(b_1, half(s_ns, at_0, 1), xs, is_async=True)
+            xc = warpgroup_mma(b_1c, half(s_n, at_0, 1), xc, is_async=True)
+            xs = warpgroup_mma(b_1s, half(s_n, at_0, 1), xs, is_async=True)
         xc = warpgroup_mma(s_p.index(at_0), rows(s_b, now).slice(HALF, HALF, 1), xc, is_async=True)
         xs = warpgroup_mma(s_p.index(at_0), rows(s_bs, now).slice(HALF, HALF, 1), xs, is_async=True)
         mbarrier.wait(own.index(0), i & 1)
@@ -407,39 +438,37 @@ def unmapped(g, s_x, MAP: gl.constexpr):
 
 @gluon.jit
 def walk_keys(
-    d_k, d_v, d_dk, d_dv, p_dk, p_dv, p_z, p_extra, p_mask, s_k, s_v, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_nc, s_ns,
-    arrived, own, ready, ready_state, free_state, free, i_b, i_kv, i_head, at_k, lead, len_q, rows_q, last, start,
-    count, dk_sh, dk_st, dv_sh, dv_st, m_st, theta, eps,
+    d_k, d_v, d_dk, d_dv, p_dk, p_dv, p_mask, s_k, s_v, s_p, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_n, arrived, own, ready,
+    ready_state, free_state, free, i_b, i_kv, i_head, at_k, last, start, count, dk_sh, dk_st, dv_sh, dv_st, m_st, theta,
     K: gl.constexpr, V: gl.constexpr, MAP: gl.constexpr, DIVIDED: gl.constexpr, NORMED: gl.constexpr,
     MASKED: gl.constexpr, PACKED: gl.constexpr,
 ):  # fmt: skip
     """Four warps: dk, whose operand is v, takes its place; then dv, whose operand is φ(k), takes its."""
     cos_r, sin_r = clock(SUMS, theta)
+    one = gl.full([C], 1.0, F32, gl.SliceLayout(1, LEFT1))
     no = dk_sh * 0  # a packed row is the only one of its batch
     copy_in(d_v, s_v, arrived, 0, i_b, i_kv, at_k + start, True)
     for i in range(count):
         at_0, chunk, now = unknown_zero(i), start - i * C, i % 2
         row, s_left, s_key = chunk + at_k, rows(s_v, now), rows(s_k, at_0)
         cos, sin = phases(cos_r, sin_r, chunk, theta)
-        if DIVIDED:
-            b_e = numerators(p_extra, p_z, rows_q, chunk - lead, len_q, eps, SUMS)
         if NORMED:
-            b_1 = gl.full([C, ONES], 1.0, BF16, LEFT)
+            b_1c, b_1s = of_columns(one, one, False), of_columns(one, one, True)
         mbarrier.wait(arrived.index(now), (i // 2) & 1)
-        mbarrier.wait(ready.index(0), i & 1)
+        mbarrier.wait(ready.index(now), (i // 2) & 1)
         a = product(s_left, rows(s_c, now).permute((1, 0)))
+        if DIVIDED:
+            a = warpgroup_mma(gl.full([C, ONES], 1.0, BF16, LEFT), s_1.index(now), a, is_async=True)
         mbarrier.wait(ready_state.index(0), i & 1)
         xc, xs = product(s_left, half_turned(s_hc, at_0, 0)), product(s_left, half_turned(s_hs, at_0, 0))
         if NORMED:
-            xc = warpgroup_mma(b_1, half(s_nc, at_0, 0), xc, is_async=True)
-            xs = warpgroup_mma(b_1, half(s_ns, at_0, 0), xs, is_async=True)
+            xc = warpgroup_mma(b_1c, half(s_n, at_0, 0), xc, is_async=True)
+            xs = warpgroup_mma(b_1s, half(s_n, at_0, 0), xs, is_async=True)
         tma.store_wait(0)
         barrier()  # the copy engine is through with the last results
         copy_in(d_k, s_k, own, 0, i_b, i_kv, row, True)
         copy_in(d_v, s_v, arrived, 1 - now, i_b, i_kv, row - C, i + 1 < count)
         b_a = warpgroup_mma_wait(2 + 2 * NORMED, [a])
-        if DIVIDED:
-            b_a += b_e[None, :]
         s_p.index(at_0).store(triangle(b_a, True))
         fence_async_shared()
         barrier()
@@ -449,8 +478,8 @@ def walk_keys(
         b_0 = b_xc * cos + b_xs * sin
         xc, xs = product(s_left, half_turned(s_hc, at_0, 1)), product(s_left, half_turned(s_hs, at_0, 1))
         if NORMED:
-            xc = warpgroup_mma(b_1, half(s_nc, at_0, 1), xc, is_async=True)
-            xs = warpgroup_mma(b_1, half(s_ns, at_0, 1), xs, is_async=True)
+            xc = warpgroup_mma(b_1c, half(s_n, at_0, 1), xc, is_async=True)
+            xs = warpgroup_mma(b_1s, half(s_n, at_0, 1), xs, is_async=True)
         xc = warpgroup_mma(s_p.index(at_0), rows(s_b, now).slice(HALF, HALF, 1), xc, is_async=True)
         xs = warpgroup_mma(s_p.index(at_0), rows(s_bs, now).slice(HALF, HALF, 1), xs, is_async=True)
         mbarrier.wait(own.index(0), i & 1)
@@ -515,27 +544,27 @@ def values_walk(
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
     s_a, s_o, s_b, s_bs, s_c = buffer(2, W), buffer(1, W), buffer(2, W), buffer(2, W), buffer(2, W)
-    s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), lying(ONES, W, 0.0), lying(ONES, W, 0.0)
-    s_1, arrived, sources, others = lying(COLUMNS, C, 1.0), barriers(2), barriers(2), barriers(2)
-    ready, ready_state, free_state, free = barriers(1), barriers(1), barriers(1), barriers(2)
+    s_hc, s_hs, s_n = tile(W, W), tile(W, W), lying(1, W, 0.0)
+    s_1, arrived, sources, others = lying(1, C, 1.0), barriers(2), barriers(2), barriers(2)
+    ready, ready_state, free_state, free = barriers(2), barriers(1), barriers(1), barriers(2)
     wanted_out = (last == len_k) & (i_head % GROUP == 0)
     gl.warp_specialize(
         [
             (
                 walk_state,
                 (
-                    d_k, d_v, p_z, p_z, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, sources,
-                    others, ready, ready_state, free_state, free, i_b, i_kv, at_k, none, len_k, rows_q,
-                    slot * heads_kv + i_kv, i_seq * heads_kv + i_kv, wanted_out, last, first, count, m_st, theta, eps,
-                    K, V, MAP, NORMED, NORMED, MASKED, EDGED, False, False, STATE_IN, STATE_OUT,
+                    d_k, d_v, p_z, p_z, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_n, sources, others,
+                    ready, ready_state, free_state, free, i_b, i_kv, at_k, none, len_k, rows_q, slot * heads_kv + i_kv,
+                    i_seq * heads_kv + i_kv, wanted_out, last, first, count, m_st, theta, eps, K, V, MAP, NORMED,
+                    NORMED, MASKED, EDGED, False, False, STATE_IN, STATE_OUT,
                 ),
             ),
             (
                 walk_values,
                 (
-                    d_q, d_o, p_o, p_z, s_a, s_o, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, arrived, ready,
-                    ready_state, free_state, free, i_b, i_head, at_q, lead, rows_q, last, first, count, o_sb, o_sh,
-                    o_st, theta, eps, K, V, MAP, DIVIDED, BY_HAND,
+                    d_q, d_o, p_o, p_z, s_a, s_o, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_n, arrived, ready, ready_state,
+                    free_state, free, i_b, i_head, at_q, lead, rows_q, last, first, count, o_sb, o_sh, o_st, theta, eps,
+                    K, V, MAP, DIVIDED, BY_HAND,
                 ),
             ),
         ],
@@ -563,26 +592,26 @@ def features_walk(
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
     s_x, s_a, s_b, s_bs, s_c = buffer(1, W), buffer(2, W), buffer(2, W), buffer(2, W), buffer(2, W)
-    s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), lying(ONES, W, 0.0), lying(ONES, W, 0.0)
-    s_p, s_1, arrived, own, sources = tile(C, HALF), lying(COLUMNS, C, 1.0), barriers(2), barriers(1), barriers(2)
-    others, ready, ready_state, free_state, free = barriers(2), barriers(1), barriers(1), barriers(1), barriers(2)
+    s_hc, s_hs, s_n = tile(W, W), tile(W, W), lying(1, W, 0.0)
+    s_p, s_1, arrived, own, sources = tile(C, HALF), lying(1, C, 1.0), barriers(2), barriers(1), barriers(2)
+    others, ready, ready_state, free_state, free = barriers(2), barriers(2), barriers(1), barriers(1), barriers(2)
     gl.warp_specialize(
         [
             (
                 walk_state,
                 (
-                    d_k, d_v, p_z, p_z, p_mask, p_h, p_h, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, sources, others,
-                    ready, ready_state, free_state, free, i_b, i_kv, at_k, none, len_k, rows_q, slot * heads_kv + i_kv,
-                    i_seq, first < 0, last, first, count, m_st, theta, eps, K, V, MAP, NORMED, NORMED, MASKED, EDGED,
-                    False, False, STATE_IN, False,
+                    d_k, d_v, p_z, p_z, p_mask, p_h, p_h, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_n, sources, others, ready,
+                    ready_state, free_state, free, i_b, i_kv, at_k, none, len_k, rows_q, slot * heads_kv + i_kv, i_seq,
+                    first < 0, last, first, count, m_st, theta, eps, K, V, MAP, NORMED, NORMED, MASKED, EDGED, False,
+                    False, STATE_IN, False,
                 ),
             ),
             (
                 walk_features,
                 (
-                    d_q, d_g, d_dq, p_dq, p_z, p_extra, s_x, s_a, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_nc, s_ns, arrived,
-                    own, ready, ready_state, free_state, free, i_b, i_head, at_q, lead, len_q, rows_q, last, first,
-                    count, x_sb, x_sh, x_st, theta, eps, K, MAP, NORMED, BY_HAND,
+                    d_q, d_g, d_dq, p_dq, p_z, p_extra, s_x, s_a, s_p, s_b, s_bs, s_c, s_hc, s_hs, s_n, arrived, own,
+                    ready, ready_state, free_state, free, i_b, i_head, at_q, lead, len_q, rows_q, last, first, count,
+                    x_sb, x_sh, x_st, theta, eps, K, MAP, NORMED, BY_HAND,
                 ),
             ),
         ],
@@ -613,27 +642,26 @@ def keys_walk(
     if MASKED:
         p_mask += i_b.to(gl.int64) * m_sb
     s_k, s_v, s_b, s_bs, s_c = buffer(1, W), buffer(2, W), buffer(2, W), buffer(2, W), buffer(2, W)
-    s_hc, s_hs, s_nc, s_ns = tile(W, W), tile(W, W), lying(ONES, W, 0.0), lying(ONES, W, 0.0)
-    s_p, s_1, arrived, own, sources = tile(C, HALF), lying(COLUMNS, C, 1.0), barriers(2), barriers(1), barriers(2)
-    others, ready, ready_state, free_state, free = barriers(2), barriers(1), barriers(1), barriers(1), barriers(2)
+    s_hc, s_hs, s_n = tile(W, W), tile(W, W), lying(1, W, 0.0)
+    s_p, s_1, arrived, own, sources = tile(C, HALF), lying(2, C, 0.0), barriers(2), barriers(1), barriers(2)
+    others, ready, ready_state, free_state, free = barriers(2), barriers(2), barriers(1), barriers(1), barriers(2)
     gl.warp_specialize(
         [
             (
                 walk_state,
                 (
-                    d_q, d_g, p_z, p_extra, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_nc, s_ns, sources,
-                    others, ready, ready_state, free_state, free, i_b, i_head, at_q, lead, len_q, rows_q,
-                    slot * heads + i_head, i_seq * heads + i_head, first == 0, last, start, count, m_st, theta, eps, K,
-                    V, MAP, DIVIDED, NORMED, False, EDGED, True, DIVIDED, STATE_IN, STATE_OUT,
+                    d_q, d_g, p_z, p_extra, p_mask, p_h, p_h_out, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_n, sources, others,
+                    ready, ready_state, free_state, free, i_b, i_head, at_q, lead, len_q, rows_q, slot * heads + i_head,
+                    i_seq * heads + i_head, first == 0, last, start, count, m_st, theta, eps, K, V, MAP, DIVIDED,
+                    NORMED, False, EDGED, True, DIVIDED, STATE_IN, STATE_OUT,
                 ),
             ),
             (
                 walk_keys,
                 (
-                    d_k, d_v, d_dk, d_dv, p_dk, p_dv, p_z, p_extra, p_mask, s_k, s_v, s_p, s_b, s_bs, s_c, s_hc, s_hs,
-                    s_nc, s_ns, arrived, own, ready, ready_state, free_state, free, i_b, i_kv, i_head, at_k, lead,
-                    len_q, rows_q, last, start, count, dk_sh, dk_st, dv_sh, dv_st, m_st, theta, eps, K, V, MAP, DIVIDED,
-                    NORMED, MASKED, PACKED,
+                    d_k, d_v, d_dk, d_dv, p_dk, p_dv, p_mask, s_k, s_v, s_p, s_b, s_bs, s_c, s_1, s_hc, s_hs, s_n,
+                    arrived, own, ready, ready_state, free_state, free, i_b, i_kv, i_head, at_k, last, start, count,
+                    dk_sh, dk_st, dv_sh, dv_st, m_st, theta, K, V, MAP, DIVIDED, NORMED, MASKED, PACKED,
                 ),
             ),
         ],
