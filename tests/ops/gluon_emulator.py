@@ -333,7 +333,10 @@ def _without_imports(name: str) -> types.CodeType:
     return compile(tree, str(FOLDER / name), "exec")
 
 
-NAMES = ("hopper_parts.py", "hopper_kernels.py", "hopper_wide_kernels.py", "hopper_wide_walk.py")
+NAMES = (
+    "hopper_parts.py", "hopper_kernels.py", "hopper_wide_kernels.py", "hopper_wide_state.py", "hopper_wide_results.py",
+    "hopper_wide_walk.py",
+)  # fmt: skip
 SOURCES = [_without_imports(name) for name in NAMES]
 
 
