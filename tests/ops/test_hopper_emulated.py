@@ -111,9 +111,9 @@ def test_packed_equals_the_torch_form(causal: bool, normalize: bool, groups: int
         assert (got.double() - want.double()).norm() <= 0.02 * want.double().norm()
 
 
-@pytest.mark.parametrize("broken", ["wait", "barrier", "poison"])
+@pytest.mark.parametrize("broken", ["wait", "barrier", "poison", "sides"])
 def test_the_emulator_notices(broken: str) -> None:
-    """A wait that stops short, bytes that nobody expects, memory that nobody wrote."""
+    """A wait that stops short, bytes that nobody expects, memory that nobody wrote, warps that wait for each other."""
     chip = gluon_emulator.Chip(0, late=True)
     tile = gluon_emulator.Shared(torch.ones(16, 16, dtype=torch.bfloat16))
     if broken == "wait":
@@ -127,6 +127,15 @@ def test_the_emulator_notices(broken: str) -> None:
         chip.mbarrier.expect(barriers.index(0), 100)
         with pytest.raises(AssertionError, match="expected"):
             chip.mbarrier.wait(barriers.index(0), 0)
+    elif broken == "sides":
+        barriers = chip.language.allocate_shared_memory(torch.int64, [2, 1], "barrier")
+
+        def side(mine: int) -> None:
+            chip.mbarrier.wait(barriers.index(1 - mine), 0)
+            chip.mbarrier.arrive(barriers.index(mine), count=1)
+
+        with pytest.raises(AssertionError, match="all sides wait"):
+            chip.language.warp_specialize([(side, (0,)), (side, (1,))], [4], [24])
     else:
         fresh = chip.language.allocate_shared_memory(torch.bfloat16, [16, 16], None)
         product = chip.mma(tile, fresh, torch.zeros(16, 16), is_async=True)

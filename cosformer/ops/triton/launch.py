@@ -110,7 +110,10 @@ def step(
 
 def configurations() -> dict[str, str]:
     """What is compiled for each class of shapes: a new length compiles nothing, and nothing is tuned at run time."""
-    made = {"Hopper, bf16, K and V a multiple of 8 up to 64": "wgmma in Gluon: chunk 64, 4 warps, 2 buffers"}
+    made = {
+        "Hopper, bf16, K and V a multiple of 8 up to 64": "wgmma in Gluon: chunk 64, 4 warps, 2 buffers",
+        "Hopper, bf16, … up to 128": "wgmma in Gluon: chunk 64, 8 warps for the state and 4 for results, full: 8",
+    }
     for dtype, widest in generic.WIDEST_PART.items():
         for width in (64, 128, 256):
             shape = generic.choose_shape(min(width, widest), width, dtype)
