@@ -7,9 +7,10 @@ JOBS   ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) if
 
 .PHONY: demo test check bench figures clean
 
-# Threads that wait should sleep: spinning, they cost many times the whole where other work shares the processors
+# Threads wait awake for a moment only: for long (as by default), a step takes many times as long where other work shares
+# the processors; not at all (OMP_WAIT_POLICY=PASSIVE), two threads are no faster than one on a model this small
 demo: $(VENV)/ready
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/cosformer demo --out runs/demo
+	GOMP_SPINCOUNT=5000 $(BIN)/cosformer demo --out runs/demo
 
 test: check
 	$(BIN)/pytest -q -n $(JOBS)
