@@ -6,6 +6,7 @@ from cosformer.cli.bench import app as bench
 from cosformer.cli.convert import convert
 from cosformer.cli.demo import demo
 from cosformer.cli.env import env
+from cosformer.cli.eval import evaluate
 from cosformer.cli.generate import generate
 from cosformer.cli.inspect import inspect
 from cosformer.cli.recipes import recipes
@@ -18,6 +19,7 @@ app.command()(env)
 app.command()(demo)
 app.command()(train)
 app.command()(recipes)
+app.command("eval")(evaluate)
 app.command()(convert)
 app.command()(generate)
 app.command()(inspect)

@@ -50,13 +50,15 @@ def chosen_batches(length: int, batch: int, most: int, seed: int) -> list[list[i
 def held_out(
     model: Any, data: RunData, split: str, *, batch: int, batches: int, device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]], rank: int = 0, world: int = 1,
-    total: Callable[[Tensor], Tensor] = lambda x: x,
+    total: Callable[[Tensor], Tensor] = lambda x: x, dataset: Any = None,
+    done: Callable[[int, int], None] = lambda _, __: None,
 ) -> dict[str, float]:  # fmt: skip
     """What the task reports: bits per byte and perplexity, perplexity, or accuracy with its interval.
 
-    Each of `world` processes takes every world-th batch; `total` adds tensors over them.
+    Each of `world` processes takes every world-th batch; `total` adds tensors over them. dataset: the split read in
+    another way than in training. done: told how many batches there are and how many were read.
     """
-    dataset, collate = data.dataset(split), data.collator()
+    dataset, collate = data.dataset(split) if dataset is None else dataset, data.collator()
     chosen = chosen_batches(len(dataset), batch, batches, data.recipe.seed)
     classes = data.classes if data.recipe.task == "classify" else ()
     said = torch.zeros(max(1, len(classes)), max(1, len(classes)), dtype=torch.float64)
@@ -73,6 +75,7 @@ def held_out(
             inputs = on_device(inputs, device)
             with autocast():
                 out = model(**inputs, num_items_in_batch=one, **extra)  # over one: the sum
+            done(min(first + world, len(chosen)), len(chosen))
             if not counts:
                 continue
             labels = inputs["shift_labels"] if "shift_labels" in inputs else inputs["labels"]

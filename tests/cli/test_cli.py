@@ -191,7 +191,7 @@ def test_bench_refuses(arguments: list[str], message: str) -> None:
 
 
 HELP = {
-    (): {"env", "demo", "bench", "train", "recipes", "report", "convert", "generate", "inspect", "tokenizer"},
+    (): {"env", "demo", "bench", "train", "recipes", "eval", "report", "convert", "generate", "inspect", "tokenizer"},
     ("bench",): {"attention", "decode", "generate", "precision", "train"},
     ("bench", "decode"): {
         "--device", "--sequences", "--heads", "--width", "--contexts", "--dtype", "--repeats", "--backend", "--json",
@@ -214,6 +214,10 @@ HELP = {
         "--device", "--cache", "--quiet", "--json",
     },
     ("recipes",): {"--json"},
+    ("eval",): {
+        "--split", "--data", "--context", "--stride", "--batch", "--batches", "--beams", "--device", "--cache",
+        "--json",
+    },
     ("convert",): {"--attention", "--horizon", "--feature-map", "--normalizer", "--seed", "--json"},
     ("generate",): {
         "--prompt", "--max-new-tokens", "--stream", "--temperature", "--top-k", "--top-p", "--seed", "--device",

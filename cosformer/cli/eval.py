@@ -1,0 +1,68 @@
+"""`cosformer eval`: the model of a run on held-out data."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from cosformer.cli.models import refusals
+from cosformer.cli.options import progress
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    split: Annotated[str, typer.Option(help="train, valid, test, … (test where there is one).")] = "",
+    data: Annotated[
+        list[str] | None, typer.Option(help="Where the data lies now, if not where it lay in training.")
+    ] = None,
+    context: Annotated[int, typer.Option(min=0, help="Tokens read at once (as in training).")] = 0,
+    stride: Annotated[
+        int, typer.Option(min=0, help="Of language models: how far the next window is (half the context).")
+    ] = 0,
+    batch: Annotated[int, typer.Option(min=0, help="Sequences at once (as in training).")] = 0,
+    batches: Annotated[int, typer.Option(min=0, help="At most so many, spread over the split (all).")] = 0,
+    beams: Annotated[int, typer.Option(min=1, help="Of translation.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    cache: Annotated[Path | None, typer.Option(help="Folder for prepared data (data-cache beside the run).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result instead of a table.")] = False,
+) -> None:
+    """Measure a trained model: bits per byte and perplexity, accuracy with its interval, or BLEU.
+
+    The result is also written to eval-SPLIT.json in the run folder, with hashes, settings, machine and commit.
+    """
+    with refusals():
+        from cosformer.training import EvalSettings
+        from cosformer.training import evaluate as measured
+        from cosformer.training.evaluation import own_numbers
+
+        settings = EvalSettings(
+            split=split, path=tuple(data or ()), context=context, stride=stride, batch=batch, batches=batches,
+            beams=beams,
+        )  # fmt: skip
+        with progress(Console(stderr=True)) as bar:
+            result = measured(run, settings, device=device, cache=cache, done=_teller(bar, run.name))
+    if as_json:
+        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
+        return
+    shown = Table(show_header=False, title=f"{run}: {result['recipe']}, {result['split']} of {result['data']}")
+    for name, value in own_numbers(result["metrics"]):
+        shown.add_row(name, value)
+    console = Console()
+    console.print(shown)
+    console.print(f"{result['how']}; {result['precision']}, {result['device']}", markup=False, highlight=False)
+    console.print(f"wrote {run / ('eval-' + result['split'] + '.json')}", markup=False, highlight=False)
+
+
+def _teller(bar: Progress, name: str) -> Callable[[int, int], None]:
+    """Moves the bar; a second pass (translations) begins anew."""
+    task = bar.add_task(name, total=None)
+
+    def told(read: int, total: int) -> None:
+        bar.update(task, completed=read, total=total)
+
+    return told

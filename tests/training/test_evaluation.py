@@ -1,0 +1,149 @@
+"""evaluate(): the numbers are those of the definition, whatever the batches, and what cannot be read is refused."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from training_data import tiny
+
+from cosformer.models.writing import load_model
+from cosformer.tasks import bleu
+from cosformer.training import EvalSettings, RunSummary, evaluate, open_data, train
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("runs")
+    for name, more in {
+        "lm-text": ["eval.batches=0"], "classify-sst2": ["eval.batches=0"], "translate-multi30k": [],
+        "mlm-wikitext2": [],
+    }.items():  # fmt: skip
+        train(tiny(name, root / f"{name}-data", *more), root / name, device="cpu")
+    return {path.name: path for path in root.iterdir() if (path / "run.json").is_file()}
+
+
+def test_on_the_split_of_training_it_says_what_training_said(runs: dict[str, Path]) -> None:
+    for name in ("lm-text", "classify-sst2"):
+        said = RunSummary.read(runs[name]).metrics
+        settings = EvalSettings(split="valid", stride=32 if name == "lm-text" else 0)
+        got = evaluate(runs[name], settings, device="cpu")["metrics"]
+        measure = "bits_per_byte" if name == "lm-text" else "accuracy"
+        assert got[measure] == pytest.approx(said[measure], rel=1e-6)
+        assert got["loss"] == pytest.approx(said["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("context", "stride"), [(32, 0), (32, 5), (16, 16), (7, 3)])
+def test_every_token_counts_once_with_what_stands_before_it(runs: dict[str, Path], context: int, stride: int) -> None:
+    run = runs["lm-text"]
+    result = evaluate(run, EvalSettings(context=context, stride=stride, batch=5), device="cpu")
+    stride = stride or context // 2
+    assert result["settings"] == {"context": context, "batch": 5, "batches": "all", "stride": stride}
+    assert result["split"] == "test"
+    data = open_data(_recipe(run), run.parent / "data-cache", splits=["test"], tokenizer=_tokenizer(run))
+    shards, model = data.shards["test"], load_model(run)
+    text = [data.tokenizer.eos_token_id, *shards.read(0, shards.tokens).tolist()]
+    nats, at, end = 0.0, 0, min(context, shards.tokens)
+    while at < shards.tokens:  # by the definition, a window at a time
+        begin = max(0, end - context)
+        with torch.no_grad():
+            logits = model(torch.tensor([text[begin:end]])).logits[0].double()
+        logp = logits.log_softmax(-1)
+        nats -= sum(float(logp[t - begin, text[t + 1]]) for t in range(at, end))
+        at, end = end, min(end + stride, shards.tokens)
+    assert result["metrics"]["tokens"] == shards.tokens
+    assert result["metrics"]["loss"] == pytest.approx(nats / shards.tokens, rel=1e-5)
+    assert result["metrics"]["bits_per_byte"] == pytest.approx(nats / math.log(2) / shards.manifest.bytes, rel=1e-5)
+    assert json.loads((run / "eval-test.json").read_text()) == result
+
+
+def test_accuracy_has_an_interval_and_does_not_depend_on_the_batch(runs: dict[str, Path]) -> None:
+    each = [evaluate(runs["classify-sst2"], EvalSettings(batch=n), device="cpu") for n in (1, 7)]
+    assert [r["split"] for r in each] == ["valid", "valid"]  # GLUE's test has no labels
+    for name, value in each[0]["metrics"].items():
+        assert each[1]["metrics"][name] == pytest.approx(value, rel=1e-5)
+    found = each[0]["metrics"]
+    assert found["accuracy_low"] < found["accuracy"] < found["accuracy_high"]
+    assert found["examples"] == 60
+
+
+def test_bleu_is_that_of_translations_one_by_one(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs["translate-multi30k"]
+    seen: list[tuple] = []
+    monkeypatch.setattr("cosformer.training.evaluation.bleu", lambda a, b: seen.append((a, b)) or bleu(a, b))
+    result = evaluate(run, EvalSettings(batch=4), device="cpu")
+    data = open_data(_recipe(run), run.parent / "data-cache", splits=["test"], tokenizer=_tokenizer(run))
+    model, dataset = load_model(run), data.dataset("test")
+    alone = [
+        data.tokenizer.decode(
+            model.generate(dataset[i]["input_ids"][None], max_new_tokens=32, do_sample=False)[0],
+            skip_special_tokens=True,
+        ).strip()
+        for i in range(len(dataset))
+    ]  # fmt: skip
+    ((said, true),) = seen
+    assert said == alone
+    assert true == [example.texts[1].strip() for example in data.source.examples("test")]  # type: ignore[attr-defined]
+    assert result["metrics"]["bleu"] == bleu(alone, true)["bleu"]
+    assert "version" in str(result["metrics"]["signature"])
+
+
+def test_a_part_is_a_part(runs: dict[str, Path]) -> None:
+    result = evaluate(runs["mlm-wikitext2"], EvalSettings(batch=2, batches=3), device="cpu")
+    assert "3 batches spread over test" in result["how"]
+    assert 1 < result["metrics"]["perplexity"] < 1e4
+    part = evaluate(runs["translate-multi30k"], EvalSettings(batch=3, batches=2, beams=2), device="cpu")
+    assert "2 beams" in part["how"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("lm-text", {"context": 65}, "horizon is 64"),
+        ("lm-text", {"stride": 40}, "passed over"),
+        ("lm-text", {"beams": 2}, "only translation"),
+        ("lm-text", {"split": "tset"}, "no split 'tset'"),
+        ("classify-sst2", {"stride": 4}, "only text that streams"),
+        ("lm-text", {"batch": -1}, "a count"),
+        ("lm-text", {"beams": 0}, "beams=0"),
+    ],
+)
+def test_what_cannot_be_read_so_is_refused(
+    runs: dict[str, Path], name: str, settings: dict, words: str, tmp_path: Path
+) -> None:
+    before = sorted(path.name for path in runs[name].iterdir())
+    with pytest.raises(ValueError, match=words):
+        evaluate(runs[name], EvalSettings(**settings), device="cpu")
+    assert sorted(path.name for path in runs[name].iterdir()) == before
+    with pytest.raises(ValueError, match="holds no finished run"):
+        evaluate(tmp_path, device="cpu")
+
+
+def test_other_classes_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = runs["classify-sst2"]
+    config = json.loads((run / "config.json").read_text())
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    for path in run.iterdir():
+        if path.is_file():
+            (changed / path.name).write_bytes(path.read_bytes())
+    config["id2label"] = {"0": "bad", "1": "good"}
+    config["label2id"] = {"bad": 0, "good": 1}
+    (changed / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="the model bad, good"):
+        evaluate(changed, device="cpu", cache=tmp_path / "cache")
+
+
+def _recipe(run: Path):
+    from cosformer.training.run_folder import stored_recipe
+
+    return stored_recipe(run)
+
+
+def _tokenizer(run: Path):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(run)
