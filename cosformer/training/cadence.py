@@ -25,6 +25,7 @@ class Cadence(TrainerCallback):
             raise RuntimeError(
                 "FSDP was asked for and no weight is sharded: these versions of torch and accelerate do not"
             )
+        self.trainer.restore_untold()
         self.trainer.window_begin = time.perf_counter()
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -37,7 +38,7 @@ class Cadence(TrainerCallback):
         control.should_evaluate = step % recipe.eval.every == 0 or last
         control.should_save = step % recipe.train.save_every == 0 or last
         if self._stop(args, step):
-            control.should_log = control.should_save = control.should_training_stop = True
+            control.should_save = control.should_training_stop = True
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Trainer looks at the flags of the last step once more: it has been logged, evaluated and saved."""

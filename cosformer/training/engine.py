@@ -37,15 +37,17 @@ class RunTrainer(Trainer):
     optimizer: Any
     lr_scheduler: Any
     accelerator: Any
+    _tr_loss: Any
 
     def __init__(
         self, model: Any, args: TrainingArguments, *, data: RunData, batches: RunBatches, recorder: Recorder,
         tally: Tally, best: dict[str, Any] | None = None, latest: dict[str, Any] | None = None,
-        flops_per_token: float | None = None, peak_flops: float | None = None, autocast: bool = False,
+        untold: dict[str, Any] | None = None, flops_per_token: float | None = None,
+        peak_flops: float | None = None, autocast: bool = False,
     ) -> None:  # fmt: skip
         self.data, self.recipe, self.batches, self.recorder = data, data.recipe, batches, recorder
         self.tally, self.best, self.latest, self.bf16_autocast = tally, best, latest, autocast
-        self.run = recorder.run
+        self.run, self.untold = recorder.run, untold
         self.flops_per_token, self.peak_flops = flops_per_token, peak_flops
         self.interrupted = False
         self.window_tokens, self.window_begin = 0, time.perf_counter()
@@ -257,10 +259,12 @@ class RunTrainer(Trainer):
         with self.aside("saving"):
             step = self.state.global_step
             weights, moments = saved.model_state(self.model), saved.optimizer_state(self.model, self.optimizer)
+            untold = self.accelerator.gather(self._tr_loss.detach().reshape(1)).mean().item()
             if self.args.should_save:
                 progress = {
                     "step": step, "batches": self.batches.batches.state_after(step), "tally": self.tally.table(),
                     "best": self.best, "latest": self.latest, "schedule": self.lr_scheduler.state_dict(),
+                    "untold": {"loss": untold, "since": self._globalstep_last_logged},
                 }  # fmt: skip
 
                 def write(folder: Path) -> None:
@@ -284,6 +288,12 @@ class RunTrainer(Trainer):
         rates = self.lr_scheduler.get_last_lr()
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+    def restore_untold(self) -> None:
+        """Losses since the last line of the log, so that the next line is the one that would have been."""
+        if self.untold is not None:
+            self._tr_loss += self.untold["loss"]
+            self._globalstep_last_logged = self.untold["since"]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Nothing to load: the generators are seeded by step."""

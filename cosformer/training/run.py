@@ -118,7 +118,8 @@ class _Run:
         trainer = RunTrainer(
             self.model, args, data=self.data, batches=batches, recorder=recorder, tally=tally,
             best=progress["best"] if progress else None, latest=progress["latest"] if progress else None,
-            flops_per_token=flops, peak_flops=self._peak(), autocast=self.bf16,
+            untold=progress["untold"] if progress else None, flops_per_token=flops, peak_flops=self._peak(),
+            autocast=self.bf16,
         )  # fmt: skip
         if self.compiled:
             # sharded, a block at a time: its weights are gathered before it and dropped after
@@ -190,9 +191,14 @@ class _Run:
             folder = self.run / (BEST if self.recipe.eval.keep == "best" else FINAL)
             if folder.name == FINAL:
                 trainer.write_model(folder)
-            if self.args.should_save:
-                self.data.tokenizer.save_pretrained(folder)
-                put_in_place(self.run, folder)
+            if not self.args.should_save:
+                return
+            if not (folder / "config.json").is_file():
+                if (self.run / "model.safetensors").is_file():
+                    return  # in place already: the run had ended and lost its summary
+                raise FileNotFoundError(f"{folder} is gone, which held the best weights: --set eval.keep=last")
+            self.data.tokenizer.save_pretrained(folder)
+            put_in_place(self.run, folder)
 
     def _summary(self, trainer: RunTrainer, stopped: bool) -> RunSummary:
         tally, rates = trainer.tally, trainer.rates

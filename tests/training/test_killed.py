@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from training_data import tiny
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills processes by signal")
 STEPS = 8
 RECIPE = (f"train.steps={STEPS}", "train.save_every=3", "eval.every=2", "train.keep=2", "model.hidden_dropout=0.2",
-          "sample.prompts=['the']", "train.micro_batch=2")  # fmt: skip
+          "sample.prompts=['the']", "train.micro_batch=2", "train.log_every=2")  # fmt: skip
 
 # One process imports torch and forks for every run: importing it takes longer than the runs.
 PROGRAM = """
@@ -61,7 +60,7 @@ MOMENTS = {
     "while a checkpoint is written": lambda: half_written(None, 2),
     "before a checkpoint gets its name": lambda: after(engine.RunTrainer, "keep_best", 2),
     "while an old checkpoint is removed": lambda: after(checkpoint.shutil, "rmtree", 8),
-    "while a line is logged": lambda: after(recorder.Recorder, "write", 9),
+    "while a line is logged": lambda: after(recorder.Recorder, "write", 6),
     "after the last step": lambda: after(engine.RunTrainer, "_save_checkpoint", 3),
     "while the model is put in place": lambda: after(run_folder.shutil, "copyfile", 3),
     "before the card is written": lambda: after(run, "put_in_place", 1),
@@ -72,7 +71,9 @@ def child(moment, recipe, out, resume):
     train(load_recipe(recipe), out, resume=resume, device="cpu")
 
 for line in sys.stdin:
-    moment, recipe, out, resume, seconds = json.loads(line)
+    moment, recipe, out, resume, more, delay = json.loads(line)
+    told = Path(out, "metrics.jsonl")
+    size = told.stat().st_size if told.exists() else 0
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -82,9 +83,15 @@ for line in sys.stdin:
         finally:
             sys.stderr.flush()
             os._exit(code)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(pid, signal.SIGKILL)
+    if more:  # kill when so many more bytes are told, a little later
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            now = told.stat().st_size if told.exists() else 0
+            size = min(size, now)  # it is cut at the checkpoint
+            if now >= size + more:
+                time.sleep(delay)
+                os.kill(pid, signal.SIGKILL)
+                break
+            time.sleep(0.001)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 MOMENTS = [
@@ -106,10 +113,10 @@ class Driver:
             [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def call(self, out: Path, *, moment: str = "never", resume: bool = False, seconds: float | None = None) -> int:
+    def call(self, out: Path, *, moment: str = "never", resume: bool = False, more: int = 0, delay: float = 0.0) -> int:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([moment, str(self.recipe), str(out), resume, seconds]) + "\n")
+        self.process.stdin.write(json.dumps([moment, str(self.recipe), str(out), resume, more, delay]) + "\n")
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
@@ -135,7 +142,7 @@ def told(run: Path) -> list[tuple[object, ...]]:
 
 def same(run: Path, whole: Path) -> None:
     expected = told(whole)
-    assert len(expected) == STEPS + 2 * STEPS // 2
+    assert len(expected) == 3 * STEPS // 2  # a line of training, one of evaluation and a sample at every second step
     assert told(run) == expected
     for name in ("model.safetensors", "config.json", "tokenizer.json", "generation_config.json"):
         assert (run / name).read_bytes() == (whole / name).read_bytes(), name
@@ -155,12 +162,12 @@ def test_goes_on_after_a_kill(moment: str, driver: Driver) -> None:
 def test_killed_again_and_again(driver: Driver) -> None:
     """At moments nobody chose, many times in one run."""
     run, chance, kills = driver.folder / "again", random.Random(0), 0
-    begin = time.monotonic()
-    assert driver.call(driver.folder / "timed") == 0
-    whole = time.monotonic() - begin
-    while kills < 5 and driver.call(run, resume=True, seconds=chance.uniform(0.2, 0.9) * whole) != 0:
+    while kills < 5:
+        more, delay = chance.randrange(1, 900), chance.uniform(0, 0.03)
+        if driver.call(run, resume=True, more=more, delay=delay) == 0:
+            break
         kills += 1
-    assert kills > 0
+    assert kills > 2
     assert driver.call(run, resume=True) == 0
     same(run, driver.folder / "whole")
 
