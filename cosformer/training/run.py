@@ -16,10 +16,10 @@ from cosformer.bench.clock import clock_for
 from cosformer.bench.environment import provenance
 from cosformer.bench.floor import matmul_rate
 from cosformer.models.blocks import CosformerBlock
+from cosformer.models.inspection import training_flops_per_token
 from cosformer.tasks import ResumableBatches
 from cosformer.training import checkpoint as saved
 from cosformer.training.batches import RunBatches
-from cosformer.training.cost import training_flops_per_token
 from cosformer.training.data import RunData, open_data
 from cosformer.training.engine import RunTrainer
 from cosformer.training.held_out import uncompile
@@ -91,6 +91,15 @@ def train(
     return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
 
 
+def _flops_per_token(config: Any, length: int) -> float | None:
+    """None where there is no formula: other attentions, and an encoder–decoder, whose tokens pass one stack of two."""
+    if config.is_encoder_decoder:
+        return None
+    with contextlib.suppress(ValueError):
+        return training_flops_per_token(config, length)
+    return None
+
+
 class _Run:
     """One training process from here to its end."""
 
@@ -113,7 +122,7 @@ class _Run:
         if progress is not None:
             batches.batches.load_state_dict(progress["batches"])  # refuses an order that is another
         tally = Tally(**progress["tally"]) if progress else Tally()
-        flops = training_flops_per_token(self.model.config, recipe.data.length)
+        flops = _flops_per_token(self.model.config, recipe.data.length)
         recorder = Recorder(self.run, step=self.start, writes=args.process_index == 0, watch=self.watch)
         trainer = RunTrainer(
             self.model, args, data=self.data, batches=batches, recorder=recorder, tally=tally,
