@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "ops": {"torch"},
     "nn": {"torch"},
     "models": {"torch", "transformers", "huggingface_hub", "safetensors", "tokenizers"},
+    "rivals": {"torch", "transformers"},
     "tasks": {"torch", "numpy", "tokenizers"},  # datasets, pyarrow and sacrebleu only through tasks/optional.py
     "training": {"torch", "transformers", "accelerate", "safetensors"},
     "bench": {"torch", "matplotlib"},

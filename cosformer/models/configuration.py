@@ -35,7 +35,9 @@ class CosformerConfig(PreTrainedConfig):
     """Inner width of the MLP; None: 4·hidden_size, or 8/3 of it up to a multiple of 64 for swiglu."""
 
     attention: str | list[str] = "cosformer"
-    """A name from the registry (cosformer.models.KINDS) for all blocks, or a list with one for each."""
+    """A name from the registry (models.KINDS, cosformer.rivals) for all blocks, or a list with one for each."""
+    attention_options: dict[str, Any] | None = None
+    """Choices of the kinds themselves, such as {"features": 128}; cosformer and softmax have none. None: defaults."""
     causal: bool = True
     """Whether a token sees only what came before it. Ignored in an encoder–decoder, which has one stack of each."""
     horizon: int = 4096

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 from typing import TYPE_CHECKING
 
-from cosformer.models.kinds import KINDS
+from cosformer.models.kinds import KINDS, find_others
 from cosformer.nn.mlp import ACTIVATIONS
 from cosformer.ops.features import FEATURE_MAPS
 
@@ -75,12 +77,29 @@ def _check_attention(config: CosformerConfig) -> None:
         )
     for name in config.attentions:
         if name not in KINDS:
+            find_others()
+        if name not in KINDS:
             raise ValueError(
                 f"attention={name!r} is unknown: use one of {', '.join(KINDS)}, or register it "
                 "(cosformer.models.register_attention)"
             )
         kind = KINDS[name]
         if (config.causal or config.is_encoder_decoder) and not kind.causal_too:
-            raise ValueError(f"attention={name!r} cannot be causal: use it in an encoder (causal=False)")
+            why = f"{kind.why_not_causal}; " if kind.why_not_causal else ""
+            raise ValueError(f"attention={name!r} cannot be causal: {why}use it in an encoder (causal=False)")
         if (config.is_encoder_decoder or config.add_cross_attention) and not kind.across_too:
             raise ValueError(f"attention={name!r} has no cross attention: use it in an encoder or a decoder alone")
+    _check_options(config)
+
+
+def _check_options(config: CosformerConfig) -> None:
+    kinds = {name: KINDS[name] for name in config.attentions}
+    known = {field.name: None for kind in kinds.values() for field in dataclasses.fields(kind.Options)}
+    for name in config.attention_options or {}:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            fix = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
+            raise ValueError(f"attention_options has {name!r}, unknown to attention={config.attention!r}: {fix}")
+    for kind in kinds.values():
+        kind.options_of(config)
+        kind.check(config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -11,6 +13,16 @@ if TYPE_CHECKING:
     from cosformer.models.layout import Layout
 
 KINDS: dict[str, type[AttentionKind]] = {}
+ELSEWHERE = ("cosformer.rivals",)
+"""Packages that register more kinds when they are imported: done once a config asks for a name that is not known yet.
+
+By name, since this layer knows nothing of those that build on it.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class NoOptions:
+    """A kind without choices of its own."""
 
 
 class AttentionKind(nn.Module):
@@ -20,14 +32,28 @@ class AttentionKind(nn.Module):
     """What the cache holds for it: "full_attention" is keys and values, one pair per token."""
     causal_too: ClassVar[bool] = True
     """Whether it can look back only; every kind can look both ways."""
+    why_not_causal: ClassVar[str] = ""
+    """Where it cannot: the reason, for the error."""
     across_too: ClassVar[bool] = True
     """Whether it can attend from a decoder to an encoder."""
     needs_horizon: ClassVar[bool] = False
     """Whether it is undefined beyond `config.horizon` tokens."""
+    Options: ClassVar[type[Any]] = NoOptions
+    """A frozen dataclass: what `config.attention_options` may say to it, checked at its birth."""
 
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
         super().__init__()
         self.layer, self.causal = layer, causal
+
+    @classmethod
+    def check(cls, config: CosformerConfig) -> None:
+        """Raises where the kind cannot work in this model."""
+
+    @classmethod
+    def options_of(cls, config: CosformerConfig) -> Any:
+        """Its own part of `config.attention_options`; in a model of several kinds each takes what it knows."""
+        own = {field.name for field in dataclasses.fields(cls.Options)}
+        return cls.Options(**{name: x for name, x in (config.attention_options or {}).items() if name in own})
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Any | None) -> Tensor:
         """o [B,H,T,K] for q [B,H,T,K], k and v [B,Hkv,T,K] of the same tokens, after what the cache holds."""
@@ -43,3 +69,9 @@ def register_attention(name: str, kind: type[AttentionKind]) -> None:
     if name in KINDS and KINDS[name] is not kind:
         raise ValueError(f"attention {name!r} is already {KINDS[name].__name__}: register {kind.__name__} by another")
     KINDS[name] = kind
+
+
+def find_others() -> None:
+    """Imports the packages that register kinds of their own."""
+    for package in ELSEWHERE:
+        importlib.import_module(package)

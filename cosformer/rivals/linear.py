@@ -1,0 +1,50 @@
+"""attention="linear": the Linear Transformer (Katharopoulos et al. 2020), φ = elu + 1; and cosFormer without its cosine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from cosformer.models.configuration import CosformerConfig
+from cosformer.models.cosformer_kind import CosformerKind
+from cosformer.models.kinds import register_attention
+from cosformer.ops.attention import cosformer_attention
+from cosformer.rivals.feature_attention import NO_TURN
+
+
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None, feature_map: str = "elu1", eps: float = 1e-6, backend: str = "auto",
+) -> Tensor:  # fmt: skip
+    """o[t] = Σ_s φ(q[t])·φ(k[s]) v[s] / Σ_s φ(q[t])·φ(k[s]), φ(x) = elu(x) + 1; shapes as in `cosformer_attention`."""
+    return cosformer_attention(
+        q, k, v, causal=causal, horizon=NO_TURN, key_mask=key_mask, cu_seqlens=cu_seqlens, feature_map=feature_map,
+        eps=eps, backend=backend,
+    )  # fmt: skip
+
+
+class UnturnedKind(CosformerKind):
+    """cosFormer without re-weighting: every cosine is 1, so length has no bound."""
+
+    needs_horizon = False
+
+    def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
+        super().__init__(config, layer, causal=causal)
+        self.horizon = NO_TURN
+
+
+class LinearKind(UnturnedKind):
+    """φ = elu + 1, whatever `config.feature_map` says of cosFormer blocks."""
+
+    def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
+        super().__init__(config, layer, causal=causal)
+        self.options: dict[str, Any] = {**self.options, "feature_map": "elu1"}
+
+
+class NoCosKind(UnturnedKind):
+    """The paper's ablation: φ of the config (relu), no cosine; nothing else differs from "cosformer"."""
+
+
+register_attention("linear", LinearKind)
+register_attention("cosformer_nocos", NoCosKind)
