@@ -1,13 +1,13 @@
 """Attention by features alone, o[t] = Σ_s φ(q[t])·φ(k[s]) v[s] / Σ_s φ(q[t])·φ(k[s]), on our own kernels.
 
-The operator re-weights by cos(π(t − s)/(2M)). At M = 2⁶² that is no re-weighting, exactly and not nearly: for distances
-up to 10⁹ the cosine differs from 1 by less than 3e-19 and rounds to 1 even in float64, and what the sine adds is smaller
-still by the same measure. The price is a state of two halves, of which one stays empty.
+The operator re-weights by cos(π(t − s)/(2M)). At M = 2⁶² that is no re-weighting, exactly and not nearly: up to a
+distance of 10⁹ the cosine differs from 1 by less than 1e-19 and rounds to 1 even in float64; what the sines add is as
+small. The price is a state of two halves, of which one stays empty.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
@@ -55,9 +55,10 @@ def feature_attention(
         "causal": causal, "horizon": NO_TURN, "key_mask": key_mask, "cu_seqlens": cu_seqlens, "state": state,
         "feature_map": "identity", "eps": eps, "backend": backend,
     }  # fmt: skip
-    if return_state:
-        return cosformer_attention(phi_q, phi_k, v, return_state=True, **options)
-    return cosformer_attention(phi_q, phi_k, v, **options)
+    with no_autocast(phi_q):  # features are made in the dtype they need
+        if return_state:
+            return cosformer_attention(phi_q, phi_k, v, return_state=True, **options)
+        return cosformer_attention(phi_q, phi_k, v, **options)
 
 
 def read_state(phi_q: Tensor, state: AttentionState, *, eps: float = EPS) -> Tensor:
@@ -73,11 +74,12 @@ class FeatureKind(AttentionKind):
     """A kind that is its features: a derived class says what φ(q) and φ(k) are. The cache is a state of fixed size."""
 
     layer_type = STATE_LAYER_TYPE
+    eps: ClassVar[float] = EPS
 
     def features(
         self, q: Tensor, k: Tensor | None, layout: Layout, keys: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """φ(q) [B,H,T,F] and φ(k) [B,Hkv,S,F] (None for None), in a dtype that holds them; keys [B,S] marks real ones."""
+        """φ(q) [B,H,T,F] and φ(k) [B,Hkv,S,F] (None for None), in a dtype that holds them; keys [B,S]: the real."""
         raise NotImplementedError(f"{type(self).__name__} has no features")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
@@ -86,7 +88,13 @@ class FeatureKind(AttentionKind):
         phi_v = v.to(phi_k.dtype)
         if cache is None:
             o = feature_attention(
-                phi_q, phi_k, phi_v, causal=self.causal, key_mask=layout.key_mask, cu_seqlens=layout.offsets
+                phi_q,
+                phi_k,
+                phi_v,
+                causal=self.causal,
+                key_mask=layout.key_mask,
+                cu_seqlens=layout.offsets,
+                eps=self.eps,
             )
             return o.to(v.dtype)
         past = state_layer(cache, self.layer)
@@ -94,12 +102,25 @@ class FeatureKind(AttentionKind):
             if not past.is_initialized:
                 past.lazy_initialization(phi_k, phi_v)
             o = attention_step(
-                phi_q, phi_k, phi_v, past.state(NO_TURN), key_mask=layout.key_mask, feature_map="identity", eps=EPS
+                phi_q,
+                phi_k,
+                phi_v,
+                past.state(NO_TURN),
+                key_mask=layout.key_mask,
+                feature_map="identity",
+                eps=self.eps,
             )
         else:
             before = past.state(NO_TURN) if past.is_initialized else None
             o, after = feature_attention(
-                phi_q, phi_k, phi_v, causal=True, key_mask=layout.key_mask, state=before, return_state=True
+                phi_q,
+                phi_k,
+                phi_v,
+                causal=True,
+                key_mask=layout.key_mask,
+                state=before,
+                return_state=True,
+                eps=self.eps,
             )
             past.keep(after)
         past.advance(q.shape[2])
@@ -110,13 +131,18 @@ class FeatureKind(AttentionKind):
         if kv is None:
             assert past is not None
             phi_q, _ = self.features(q, None, layout, None)
-            o = read_state(phi_q, past.state(NO_TURN))
+            o = read_state(phi_q, past.state(NO_TURN), eps=self.eps)
         else:
             k, v = kv
             phi_q, phi_k = self.features(q, k, layout, layout.encoder_mask)
             assert phi_k is not None
             o, state = feature_attention(
-                phi_q, phi_k, v.to(phi_k.dtype), key_mask=layout.encoder_mask, return_state=True
+                phi_q,
+                phi_k,
+                v.to(phi_k.dtype),
+                key_mask=layout.encoder_mask,
+                return_state=True,
+                eps=self.eps,
             )
             if past is not None:
                 past.keep(state)
@@ -129,8 +155,8 @@ def state_layer(cache: Cache, layer: int) -> StateLayer:
     held = cache.layers[layer]
     if not isinstance(held, StateLayer):
         raise TypeError(
-            f"past_key_values holds a {type(held).__name__} for block {layer}, which keeps a state: make the cache with "
-            "the config of this model, as in DynamicCache(config=model.config)"
+            f"past_key_values holds a {type(held).__name__} for block {layer}, which keeps a state: make the cache "
+            "with the config of this model, as in DynamicCache(config=model.config)"
         )
     return held
 

@@ -1,4 +1,4 @@
-"""attention="linear": the Linear Transformer (Katharopoulos et al. 2020), φ = elu + 1; and cosFormer without its cosine."""
+"""attention="linear": the Linear Transformer (Katharopoulos et al. 2020), φ = elu + 1; and cosFormer without cosine."""
 
 from __future__ import annotations
 
