@@ -32,7 +32,7 @@ SPILLED = {
     "keys_walk plain": 256,
 }
 needs_its_compiler = pytest.mark.skipif(
-    Version(triton.__version__) < Version("3.6"), reason="counted with the compiler of Triton 3.6"
+    not Version("3.6") <= Version(triton.__version__) < Version("3.8"), reason="counted with Triton 3.6 and 3.7"
 )
 
 
@@ -135,7 +135,7 @@ def test_kernels_that_do_not_compile_give_way_and_say_so_once(monkeypatch: pytes
     for name, value in {"takes": lambda *_: True, "forward": refuse, "backward": refuse}.items():
         monkeypatch.setattr(hopper, name, value)
     monkeypatch.setattr(launch, "_hopper", lambda device: hopper)
-    monkeypatch.setattr(launch, "_given_up", [])
+    monkeypatch.setattr(launch, "_given_up", {})
     q, k, v = (torch.randn(1, 1, 10, 8, requires_grad=True) for _ in range(3))
 
     def run() -> Tensor:
@@ -147,3 +147,4 @@ def test_kernels_that_do_not_compile_give_way_and_say_so_once(monkeypatch: pytes
         o = run()
     torch.testing.assert_close(o, cosformer_attention(q, k, v, causal=True, backend="torch"))
     run()  # a second warning would be an error
+    assert list(launch._given_up) == ["narrow"]  # wide heads are still to be tried

@@ -37,26 +37,33 @@ def _hopper(device: torch.device) -> ModuleType | None:
     try:
         from cosformer.ops.triton import hopper
     except (ImportError, AttributeError) as error:
-        _give_up(error)
+        for heads in ("narrow", "wide"):
+            _give_up(heads, error)
         return None
     return hopper
 
 
-_given_up: list[Exception] = []
+_given_up: dict[str, Exception] = {}
+"""Narrow or wide heads whose kernels this Triton cannot compile, and why."""
 
 
-def _give_up(error: Exception) -> None:
+def _give_up(heads: str, error: Exception) -> None:
     """The generic kernels run instead, and say so once."""
-    if not _given_up:
+    if str(error) not in map(str, _given_up.values()):
         warnings.warn(
-            f"cosformer's kernels for Hopper cannot run, slower generic ones do: {error}",
+            f"cosformer's kernels for Hopper ({heads} heads) cannot run, slower generic ones do: {error}",
             RuntimeWarning, stacklevel=2,
         )  # fmt: skip
-    _given_up.append(error)
+    _given_up[heads] = error
+
+
+def _heads(q: Tensor, v: Tensor) -> str:
+    return "wide" if max(q.shape[3], v.shape[3]) > 64 else "narrow"
 
 
 def _fast(*tensors: Tensor) -> ModuleType | None:
-    hopper = None if _given_up else _hopper(tensors[0].device)
+    """tensors: q, k, v first."""
+    hopper = None if _heads(tensors[0], tensors[2]) in _given_up else _hopper(tensors[0].device)
     return hopper if hopper is not None and hopper.takes(*tensors) else None
 
 
@@ -70,7 +77,7 @@ def forward(
             try:
                 return hopper.forward(*arguments)
             except hopper.Unusable as error:
-                _give_up(error)
+                _give_up(_heads(q, v), error)
         return generic.forward(*arguments)
 
 
@@ -84,7 +91,7 @@ def backward(
             try:
                 return hopper.backward(*arguments)
             except hopper.Unusable as error:
-                _give_up(error)
+                _give_up(_heads(q, v), error)
         return generic.backward(*arguments)
 
 
