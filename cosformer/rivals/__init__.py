@@ -1,19 +1,25 @@
 """The attentions cosFormer is compared with, one file each. Importing this registers them with the models."""
 
+from cosformer.rivals.bigbird import BigBirdKind, bigbird_attention
 from cosformer.rivals.drawn_features import redraw_features
 from cosformer.rivals.feature_attention import feature_attention
 from cosformer.rivals.linear import LinearKind, NoCosKind, linear_attention
+from cosformer.rivals.linformer import LinformerKind, linformer_attention
 from cosformer.rivals.performer import PerformerKind, performer_attention
 from cosformer.rivals.rfa import GatedRfaKind, RfaKind, rfa_attention
 
 __all__ = [
+    "BigBirdKind",
     "GatedRfaKind",
     "LinearKind",
+    "LinformerKind",
     "NoCosKind",
     "PerformerKind",
     "RfaKind",
+    "bigbird_attention",
     "feature_attention",
     "linear_attention",
+    "linformer_attention",
     "performer_attention",
     "redraw_features",
     "rfa_attention",

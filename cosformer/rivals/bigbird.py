@@ -1,0 +1,115 @@
+"""attention="bigbird": softmax over blocks of keys (Zaheer et al. 2020): near, random, the first and the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cosformer.models.configuration import CosformerConfig
+from cosformer.models.kinds import register_attention
+from cosformer.models.layout import Layout
+from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
+
+WINDOW, GLOBAL = 3, 2  # blocks: itself and its neighbours; the first and the last
+
+
+def seen_blocks(lengths: Tensor, blocks: int, heads: int, *, block: int, random: int, seed: int) -> Tensor:
+    """[B,H,N,N] bool: which of N blocks of keys each block of queries sees, for rows of `lengths` [B] real tokens.
+
+    Every block sees WINDOW blocks around it, the first, the last that holds a real token, and `random` others; the
+    first and the last see all. What a row sees does not depend on how much padding follows it.
+    """
+    n = torch.arange(blocks, device=lengths.device)
+    held = ((lengths + block - 1) // block).clamp(min=1)[:, None, None, None]  # blocks with real tokens
+    i, j, head = n[:, None], n, torch.arange(heads, device=lengths.device)[:, None, None]
+    everywhere = (j == 0) | (j == held - 1)  # [B, 1, 1, N]
+    certain = everywhere | ((i - j).abs() <= WINDOW // 2)
+    lots = _scrambled(((seed * 1021 + head) * 65_521 + i) * 65_521 + j).expand(len(lengths), -1, -1, -1)
+    lots = lots.masked_fill(certain | (j >= held), -1)  # [B, H, N, N]
+    best = lots.topk(min(random, blocks), -1)
+    drawn = torch.zeros_like(lots, dtype=torch.bool).scatter(-1, best.indices, best.values >= 0)
+    return (certain | drawn | everywhere.mT) & (j < held)
+
+
+def bigbird_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, real: Tensor | None = None, block: int = 64, random: int = 3, seed: int = 0
+) -> Tensor:
+    """softmax over the keys of `seen_blocks`. q [B,H,T,K]; k, v [B,Hkv,T,*]; real [B,T]: the first tokens of rows."""
+    b, h, t, _ = q.shape
+    if real is None:
+        real = torch.ones(1, t, dtype=torch.bool, device=q.device)
+    k, v = for_each_head(k, h), for_each_head(v, h)
+    lengths, fill = real.sum(1), -t % block
+    q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (-1, block)) for x in (q, k, v))  # [B, H, N, C, *]
+    keys = F.pad(real, (0, fill)).unflatten(1, (-1, block))  # [B or 1, N, C]
+    blocks, rows = q.shape[2], torch.arange(b, device=q.device)
+    seen = seen_blocks(lengths, blocks, h, block=block, random=random, seed=seed).expand(b, -1, -1, -1)
+    keys, lengths = keys.expand(b, -1, -1), lengths.expand(b)
+
+    most = min(WINDOW + GLOBAL + random, blocks)
+    found = seen.to(torch.uint8).topk(most, -1)  # rows of the first and the last block see more: done below
+    places = found.indices  # [B, H, N, most]
+    heads = torch.arange(h, device=q.device)[:, None, None]
+    near_k, near_v = (x[rows[:, None, None, None], heads, places].flatten(3, 4) for x in (k, v))  # [B,H,N,most·C,*]
+    allowed = keys[rows[:, None, None, None], places] & found.values.bool()[..., None]  # [B, H, N, most, C]
+    allowed = allowed.flatten(3)[:, :, :, None]
+    allowed = allowed | ~allowed.any(-1, keepdim=True)  # a row without keys: nobody reads what it gives
+    o = F.scaled_dot_product_attention(q, near_k, near_v, attn_mask=allowed)  # [B, H, N, C, V]
+
+    last = (lengths - 1).clamp(min=0) // block
+    ends = torch.stack([torch.zeros_like(last), last], 1)  # [B, 2]
+    asking = q[rows[:, None], :, ends].transpose(1, 2).flatten(2, 3)  # [B, H, 2C, K]
+    some = keys.flatten(1)[:, None, None]
+    some = some | ~some.any(-1, keepdim=True)
+    whole = F.scaled_dot_product_attention(asking, k.flatten(2, 3), v.flatten(2, 3), attn_mask=some)
+    whole = whole.unflatten(2, (2, block))
+    at_end = torch.arange(blocks, device=q.device) == last[:, None]  # [B, N]
+    o = torch.where(at_end[:, None, :, None, None], whole[:, :, 1:], o)
+    o = torch.cat([whole[:, :, :1], o[:, :, 1:]], 2)
+    return o.flatten(2, 3)[:, :, :t]
+
+
+def _scrambled(x: Tensor) -> Tensor:
+    """A whole number below 2³² for each: the same lots on every device, however many are drawn."""
+    x = x & 0xFFFFFFFF
+    for _ in range(2):
+        x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BigBirdOptions:
+    block: int = 64
+    """Tokens in a block."""
+    random: int = 3
+    """Random blocks of keys for each block of queries, beside 3 near ones, the first and the last."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise ValueError(f"block={self.block}: it counts tokens; use at least 1")
+        if self.random < 0:
+            raise ValueError(f"random={self.random}: it counts blocks; use 0 for none")
+
+
+class BigBirdKind(WholeSequenceKind):
+    Options = BigBirdOptions
+    causal_too = False
+    why_not_causal = "its random and global blocks lie ahead as well as behind, and its authors define no other form"
+
+    def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
+        super().__init__(config, layer, causal=causal)
+        options: BigBirdOptions = self.options_of(config)
+        self.block, self.random, self.seed = options.block, options.random, options.seed * 509 + layer
+
+    def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
+        return bigbird_attention(q, k, v, real=real, block=self.block, random=self.random, seed=self.seed)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: None) -> Tensor:
+        return self.attend_whole(q, k, v, layout)
+
+
+register_attention("bigbird", BigBirdKind)
