@@ -11,7 +11,11 @@ from tasks.tasks_data import real
 from cosformer.tasks import NAMED, BadData, ExampleSource, SourceMissing, TextSource, open_source
 from cosformer.tasks.sources import enwik8
 
-FORMS = {"stdlib", "enwik8", "wikitext-2", "wikitext-103", "sst2", "qqp", "mnli", "imdb", "amazon", "multi30k"}
+MADE = {"stdlib", "lra-listops", "lra-pathfinder"}  # need no files
+FORMS = MADE | {
+    "enwik8", "wikitext-2", "wikitext-103", "sst2", "qqp", "mnli", "imdb", "amazon", "multi30k", "lra-text",
+    "lra-retrieval", "lra-image",
+}  # fmt: skip
 
 
 def test_all_are_there() -> None:
@@ -20,7 +24,7 @@ def test_all_are_there() -> None:
         open_source("wikitext2")
 
 
-@pytest.mark.parametrize("name", sorted(FORMS - {"stdlib"}))
+@pytest.mark.parametrize("name", sorted(FORMS - MADE))
 @pytest.mark.parametrize("given", [True, False], ids=["empty-folder", "no-path"])
 def test_an_absent_source_says_what_where_and_how(tmp_path: Path, name: str, given: bool) -> None:
     with pytest.raises(SourceMissing) as error:

@@ -5,6 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cosformer.tasks.lra.image import LraImage
+from cosformer.tasks.lra.listops import ListOps
+from cosformer.tasks.lra.pathfinder import Pathfinder
+from cosformer.tasks.lra.retrieval import LraRetrieval
+from cosformer.tasks.lra.text import LraText
 from cosformer.tasks.sources.amazon import Amazon
 from cosformer.tasks.sources.enwik8 import Enwik8
 from cosformer.tasks.sources.glue import Glue
@@ -25,11 +30,19 @@ NAMED: dict[str, Callable[..., Source]] = {
     "imdb": Imdb,
     "amazon": Amazon,
     "multi30k": multi30k,
+    "lra-listops": ListOps,
+    "lra-text": LraText,
+    "lra-retrieval": LraRetrieval,
+    "lra-image": LraImage,
+    "lra-pathfinder": Pathfinder,
 }
 
 
 def open_source(name: str, path: str | Path | None = None, **options: Any) -> Source:
-    """A source by name; path: where its files are (none is needed for stdlib). options: multi30k has source, target."""
+    """A source by name; path: where its files are (none is needed for stdlib, none taken by what is generated).
+
+    options: multi30k has source, target; lra-listops and lra-pathfinder have seed, sizes, workers.
+    """
     if name not in NAMED:
         near = difflib.get_close_matches(name, NAMED, 1)
         guess = f"; did you mean {near[0]}?" if near else ""

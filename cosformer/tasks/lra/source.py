@@ -1,0 +1,66 @@
+"""What the tasks of the arena have in common: an encoder and a customary length; and what those share that are made."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cosformer.tasks.encoders import Encoder
+from cosformer.tasks.lra.processes import made_in_order
+from cosformer.tasks.pieces import Example, Place
+from cosformer.tasks.sources.source import TEST, TRAIN, VALID, ExampleSource
+
+
+class LraSource(ExampleSource):
+    """A task of the arena."""
+
+    encoder: Encoder
+    """Gives the ids that the task is defined on; pass it to prepare()."""
+    length: int
+    """Tokens a model is given of a text, as customary."""
+
+
+class GeneratedSource(LraSource):
+    """Examples that are made, not read: the same for the same seed on every machine, whatever the number of processes.
+
+    sizes: examples of train, valid and test. workers: processes; one per processor by default, 0 for none.
+    """
+
+    maker: Any
+    """A dataclass with make(split, start, stop)."""
+    version: ClassVar[int]
+    """Raised when the same seed gives other examples."""
+    block: ClassVar[int]
+    """Examples that are made at a time."""
+    text_bytes: ClassVar[int]
+    """Bytes of text per example, near enough for a progress bar."""
+
+    def __init__(self, path: str | Path | None, seed: int, sizes: tuple[int, int, int], workers: int | None) -> None:
+        if path is not None:
+            raise ValueError(f"{self.name} is generated and reads no files, got {path}: leave the path (--data) out")
+        if len(sizes) != 3 or min(sizes) < 1:
+            raise ValueError(f"sizes={sizes}: at least one example each for train, valid and test")
+        if workers is not None and workers < 0:
+            raise ValueError(f"workers={workers}: 0 for none, or a number of processes")
+        self.sizes: dict[str, int] = dict(zip((TRAIN, VALID, TEST), sizes, strict=True))
+        self.seed, self.workers = seed, _processors() if workers is None else workers
+
+    def stamp(self, split: str) -> Any:
+        self.check_split(split)
+        return [split, self.version, asdict(self.maker), self.sizes[split]]
+
+    def expected_bytes(self, split: str) -> int:
+        self.check_split(split)
+        return self.text_bytes * self.sizes[split]
+
+    def examples(self, split: str) -> Iterator[Example]:
+        self.check_split(split)
+        where = f"{self.name}, {split}, generated with seed {self.seed}"
+        made = made_in_order(self.maker, split, self.sizes[split], block=self.block, workers=self.workers)
+        for number, (text, label) in enumerate(made, 1):
+            yield Example((text,), label, Place(where, number))
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
