@@ -7,6 +7,7 @@ from cosformer.rivals.linear import LinearKind, NoCosKind, linear_attention
 from cosformer.rivals.linformer import LinformerKind, linformer_attention
 from cosformer.rivals.performer import PerformerKind, performer_attention
 from cosformer.rivals.rfa import GatedRfaKind, RfaKind, rfa_attention
+from cosformer.rivals.sparse import SparseKind, sparse_attention
 
 __all__ = [
     "BigBirdKind",
@@ -16,6 +17,7 @@ __all__ = [
     "NoCosKind",
     "PerformerKind",
     "RfaKind",
+    "SparseKind",
     "bigbird_attention",
     "feature_attention",
     "linear_attention",
@@ -23,4 +25,5 @@ __all__ = [
     "performer_attention",
     "redraw_features",
     "rfa_attention",
+    "sparse_attention",
 ]

@@ -23,12 +23,12 @@ class WholeSequenceKind(AttentionKind):
     def attend_whole(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         if layout.offsets is not None:
             bounds = itertools.pairwise(layout.offsets.tolist())
-            return torch.cat([self.over(*(x[:, :, i:j] for x in (q, k, v)), None) for i, j in bounds], 2)
+            return torch.cat([self.over(q[:, :, i:j], k[:, :, i:j], v[:, :, i:j], None) for i, j in bounds], 2)
         if layout.key_mask is None:
             return self.over(q, k, v, None)
         order, back, real = real_first(layout.key_mask)
         k, v = (x.masked_fill(~layout.key_mask[:, None, :, None], 0) for x in (k, v))  # padding may hold anything
-        o = self.over(*(reordered(x, order) for x in (q, k, v)), real)
+        o = self.over(reordered(q, order), reordered(k, order), reordered(v, order), real)
         return reordered(o, back)
 
 

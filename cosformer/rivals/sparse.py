@@ -1,0 +1,167 @@
+"""attention="sparse": the Sparse Transformer (Child et al. 2019): softmax over a strided or fixed pattern of places.
+
+strided: the last `stride` places, and every place a multiple of `stride` away.
+fixed: the places of the same block of `stride`, and the last `summary` places of every block.
+
+Each is two regular parts. Their scores are formed apart and normalised together, so that nothing quadratic is made:
+with a stride near √T time and memory are O(T√T).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from cosformer.models.configuration import CosformerConfig
+from cosformer.models.kinds import register_attention
+from cosformer.models.layout import Layout
+from cosformer.ops.features import no_autocast, sum_dtype
+from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
+
+Pattern = Literal["strided", "fixed"]
+
+
+def sparse_mask(at_q: Tensor, at_k: Tensor, *, pattern: Pattern, stride: int, summary: int = 1, causal: bool) -> Tensor:
+    """The pattern itself: bool [..., T, S] for places at_q [..., T] and at_k [..., S]."""
+    t, s = at_q[..., :, None], at_k[..., None, :]
+    if pattern == "strided":
+        seen = ((t - s).abs() < stride) | ((t - s) % stride == 0)
+    else:
+        seen = (t // stride == s // stride) | (s % stride >= stride - summary)
+    return seen & (s <= t) if causal else seen
+
+
+def sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, pattern: Pattern = "strided", stride: int = 128,
+    summary: int = 8, real: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """softmax(QKᵀ/√K)V over `sparse_mask`. q [B,H,T,K]; k, v [B,Hkv,T,*]; real [B,T] marks the first tokens of rows."""
+    h, t = q.shape[1:3]
+    if real is None:
+        real = torch.ones(1, t, dtype=torch.bool, device=q.device)
+    k, v, fill = for_each_head(k, h), for_each_head(v, h), -t % stride
+    q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (-1, stride)) for x in (q, k, v))  # [B, H, N, C, *]
+    real = F.pad(real, (0, fill)).unflatten(1, (-1, stride))[:, None]  # [B or 1, 1, N, C]
+    parts = _strided(k, v, real, causal) if pattern == "strided" else _fixed(k, v, real, causal, summary)
+    dtype = sum_dtype(q.dtype)
+    with no_autocast(q):
+        scaled, scores = q * q.shape[-1] ** -0.5, []
+        for keys, _, seen, across in parts:
+            found = (_turned(_turned(scaled) @ keys.mT) if across else scaled @ keys.mT).to(dtype)  # [B, H, N, C, *]
+            scores.append(found.masked_fill(~seen, torch.finfo(dtype).min))
+        weights = torch.cat(scores, -1).softmax(-1).to(v.dtype).split([x.shape[-1] for x in scores], -1)
+        o = 0
+        for w, (_, values, _, across) in zip(weights, parts, strict=True):
+            o = o + (_turned(_turned(w) @ values) if across else w @ values)
+    assert isinstance(o, Tensor)
+    return o.flatten(2, 3)[:, :, :t]
+
+
+Part = tuple[Tensor, Tensor, Tensor, bool]
+"""Keys and values for every block of queries, which of them each query sees, and whether queries go by column."""
+
+
+def _turned(x: Tensor) -> Tensor:
+    """Blocks of places [B,H,N,C,*] as columns [B,H,C,N,*], and back."""
+    return x.transpose(2, 3)
+
+
+def _strided(k: Tensor, v: Tensor, real: Tensor, causal: bool) -> list[Part]:
+    n, c = k.shape[2:4]
+    beside = (1, 0) if causal else (1, 0, -1)  # the block before, this one, the one after
+    near_k, near_v = (torch.cat([_shifted(x, by) for by in beside], 3) for x in (k, v))  # [B, H, N, 2C or 3C, *]
+    near = torch.cat([_shifted(real[..., None], by)[..., 0] for by in beside], 3)[:, :, :, None]
+    place = torch.arange(c, device=k.device)
+    apart = place[:, None] - torch.cat([place - by * c for by in beside])  # t − s, [C, 2C or 3C]
+    band = (apart >= 0) & (apart < c) if causal else apart.abs() < c
+    block = torch.arange(n, device=k.device)
+    other = block[:, None] > block if causal else block[:, None] != block  # whole strides away: in the band is none
+    far = real.transpose(2, 3)[:, :, :, None] & other  # [B, 1, C, N, N]
+    return [(near_k, near_v, near & band, False), (_turned(k), _turned(v), _turned(far), True)]
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """Blocks [B,H,N,C,*] of which each is where the one `by` later was; zeros (False) come in."""
+    if by == 0:
+        return x
+    return F.pad(x[:, :, :-1], (0, 0, 0, 0, 1, 0)) if by > 0 else F.pad(x[:, :, 1:], (0, 0, 0, 0, 0, 1))
+
+
+def _fixed(k: Tensor, v: Tensor, real: Tensor, causal: bool, summary: int) -> list[Part]:
+    n, c = k.shape[2:4]
+    inside = real[:, :, :, None].expand(-1, -1, -1, c, -1)
+    if causal:
+        inside = inside & torch.ones(c, c, dtype=torch.bool, device=k.device).tril()
+    ends_k, ends_v = (x[:, :, :, c - summary :].flatten(2, 3)[:, :, None] for x in (k, v))  # [B, H, 1, N·summary, *]
+    block = torch.arange(n, device=k.device)
+    other = block[:, None] > block if causal else block[:, None] != block
+    other = other.repeat_interleave(summary, 1)[:, None]  # [N, 1, N·summary]
+    ends = real[..., c - summary :].flatten(2)[:, :, None, None] & other
+    return [(k, v, inside, False), (ends_k, ends_v, ends.expand(-1, -1, -1, c, -1), False)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparseOptions:
+    pattern: str = "strided"
+    """strided (for data with a period, as images) or fixed (as text)."""
+    stride: int = 128
+    """Best near the square root of the length."""
+    summary: int = 8
+    """Places of each block that all see, in the fixed pattern."""
+
+    def __post_init__(self) -> None:
+        if self.pattern not in ("strided", "fixed"):
+            raise ValueError(f"pattern={self.pattern!r} is unknown: use strided or fixed")
+        if self.stride < 1:
+            raise ValueError(f"stride={self.stride}: it counts places; use at least 1")
+        if not 1 <= self.summary <= self.stride:
+            raise ValueError(f"summary={self.summary} with stride={self.stride}: use from 1 to the stride")
+
+
+class SparseKind(WholeSequenceKind):
+    """One pattern for all heads, the union of its two parts. Keys and values of the past are all kept."""
+
+    layer_type = "full_attention"
+    Options = SparseOptions
+
+    def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
+        super().__init__(config, layer, causal=causal)
+        options: SparseOptions = self.options_of(config)
+        self.pattern: Pattern = "strided" if options.pattern == "strided" else "fixed"
+        self.stride, self.summary = options.stride, options.summary
+
+    def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
+        return sparse_attention(
+            q, k, v, causal=self.causal, pattern=self.pattern, stride=self.stride, summary=self.summary, real=real
+        )
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
+        if cache is None:
+            return self.attend_whole(q, k, v, layout)
+        new = k.shape[2]
+        k, v = cache.update(k, v, self.layer)
+        if k.shape[2] == new:
+            return self.attend_whole(q, k, v, layout)
+        t, s = q.shape[2], k.shape[2]
+        if layout.allowed is None:
+            at_q, at_k = (torch.arange(i, s, device=q.device)[None] for i in (s - t, 0))
+        else:  # places count real tokens only: as many as a query sees, and those the last query sees
+            seen = layout.allowed[:, 0]
+            at_q, at_k = seen.sum(-1) - 1, seen[:, -1].long().cumsum(-1) - 1
+        mask = sparse_mask(
+            at_q, at_k, pattern=self.pattern, stride=self.stride, summary=self.summary, causal=True
+        )[:, None]  # fmt: skip
+        mask = mask if layout.allowed is None else mask & layout.allowed
+        mask = mask | ~mask.any(-1, keepdim=True)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+
+    def extra_repr(self) -> str:
+        return f"pattern={self.pattern!r}, stride={self.stride}, causal={self.causal}"
+
+
+register_attention("sparse", SparseKind)
