@@ -7,6 +7,8 @@ from cosformer.tasks.datasets.packed import PackedDocuments
 from cosformer.tasks.datasets.windows import Windows
 from cosformer.tasks.encoders import ByteEncoder, Encoder, TokenizerEncoder, encoder_of
 from cosformer.tasks.errors import BadData, DamagedShard, MissingPackage, SourceMissing
+from cosformer.tasks.lra.source import LraSource
+from cosformer.tasks.lra.vocabularies import ListOpsEncoder, PixelEncoder, listops_tokenizer, pixel_tokenizer
 from cosformer.tasks.metrics.classification import Confusion, wilson
 from cosformer.tasks.metrics.losses import LossSum
 from cosformer.tasks.metrics.translation import bleu
@@ -36,7 +38,9 @@ __all__ = [
     "HubExamples",
     "HubText",
     "LabelledTexts",
+    "ListOpsEncoder",
     "LossSum",
+    "LraSource",
     "Marks",
     "MaskedWindows",
     "MissingPackage",
@@ -44,6 +48,7 @@ __all__ = [
     "PackedDocuments",
     "PadCollator",
     "ParallelLines",
+    "PixelEncoder",
     "Progress",
     "ResumableBatches",
     "SequencePairs",
@@ -57,7 +62,9 @@ __all__ = [
     "bleu",
     "encoder_of",
     "gzip_bits_per_byte",
+    "listops_tokenizer",
     "open_source",
+    "pixel_tokenizer",
     "prepare",
     "wilson",
     "word_tokenizer",

@@ -14,7 +14,7 @@ from cosformer.tasks.keyed_random import GOLDEN, words
 from cosformer.tasks.lra.vocabularies import DIGITS, END, LISTOPS, OPERATORS
 
 Ints = NDArray[np.int64]
-ATTEMPTS = 20_000  # about one in 20 has a length of 500 to 2,000; were there one in 1,000, 20,000 would do
+ATTEMPTS = 20_000  # one in three has a length of 500 to 2,000; rarer wishes take longer
 
 
 class Level(NamedTuple):

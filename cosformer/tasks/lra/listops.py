@@ -53,7 +53,7 @@ class ListOps(GeneratedSource):
     classes = DIGITS
     encoder = ListOpsEncoder()
     length = 2_000
-    version, block, text_bytes = 1, 200, 2_420
+    version, block, text_bytes = 1, 200, 2_470
 
     def __init__(
         self, path: str | Path | None = None, *, seed: int = 0, sizes: tuple[int, int, int] = (96_000, 2_000, 2_000),
