@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from tasks.tasks_data import real
 
-from cosformer.tasks import BadData, ByteEncoder, ExampleSource, LabelledTexts, SourceMissing, open_source, prepare
+from cosformer.tasks import (
+    BadData,
+    ByteEncoder,
+    ExampleSource,
+    LabelledTexts,
+    SourceMissing,
+    encoder_of,
+    open_source,
+    prepare,
+)
 from cosformer.tasks.lra.image import LraImage
 from cosformer.tasks.lra.source import LraSource
 from cosformer.tasks.lra.vocabularies import PixelEncoder
@@ -165,3 +174,22 @@ def test_real_pictures_are_as_many_as_customary(split: str, count: int) -> None:
     assert isinstance(source, ExampleSource)
     sizes = [len(example.texts[0]) for example in source.examples(split)]
     assert (len(sizes), set(sizes)) == (count, {1_024})
+
+
+@pytest.mark.parametrize("name", ["lra-listops", "lra-pathfinder"])
+def test_the_tokenizer_survives_being_saved_with_a_model(tmp_path: Path, name: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="models: pip install cosformer[models]")
+    source = open_source(name, sizes=(3, 1, 1), workers=0)
+    assert isinstance(source, LraSource)
+    assert source.tokenizer is not None
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=source.tokenizer(), pad_token="<pad>", mask_token="<mask>", clean_up_tokenization_spaces=False
+    )
+    tokenizer.save_pretrained(tmp_path)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    texts = [example.texts[0].encode() for example in source.examples("train")]
+    expected = [ids.tolist() for ids in source.encoder.encode(texts)]
+    assert [ids.tolist() for ids in encoder_of(again).encode(texts)] == expected
+    assert [again(text.decode())["input_ids"] for text in texts] == expected
+    assert len(again) == source.encoder.vocab_size
+    assert not any(again.mask_token_id in ids for ids in expected)

@@ -1,7 +1,11 @@
 """ListOps: answers hold against evaluators written another way; the same examples whoever makes them."""
 
 import hashlib
+import os
 import statistics
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from cosformer.tasks import BadData, ExampleSource, LabelledTexts, encoder_of, o
 from cosformer.tasks.lra.expressions import evaluate
 from cosformer.tasks.lra.listops import ExpressionMaker, ListOps
 from cosformer.tasks.lra.vocabularies import LISTOPS, ListOpsEncoder, listops_tokenizer
+from cosformer.tasks.shards.workers import WorkerDied
 
 Tree = Any  # a digit, or (operator, arguments)
 TREES = st.recursive(
@@ -166,6 +171,44 @@ def test_a_reader_that_stops_early_leaves_no_process(monkeypatch: pytest.MonkeyP
     examples.close()
     assert len(made) == 2
     assert all(process.returncode is not None for process in made)
+
+
+def test_a_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExpressionMaker, "__reduce__", lambda self: (os._exit, (7,)))  # its first act is to end
+    with pytest.raises(WorkerDied, match=r"makes examples ended \(exit status 7.*fewer workers"):
+        list(ListOps(sizes=(400, 1, 1), workers=2).examples("train"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_processes_end_with_a_parent_that_was_killed() -> None:
+    program = (
+        "from cosformer.tasks.lra import listops, processes\n"
+        "class Told(processes.MakingWorker):\n"
+        "    def __init__(self, maker):\n"
+        "        super().__init__(maker)\n"
+        "        print(self.process.pid, flush=True)\n"
+        "processes.MakingWorker = Told\n"
+        "list(listops.ListOps(workers=2).examples('train'))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        assert parent.stdout is not None
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.kill()
+    patience = time.monotonic() + 20
+    while any(running(worker) for worker in workers):
+        assert time.monotonic() < patience, "a worker outlived its parent"
+        time.sleep(0.05)
+
+
+def running(process: int) -> bool:
+    """Whether there is such a process; one that only waits to be collected has ended."""
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
 
 
 def test_an_error_in_a_process_is_told_here() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cosformer.tasks.errors import BadData, SourceMissing
 from cosformer.tasks.lra.source import LraSource
-from cosformer.tasks.lra.vocabularies import PixelEncoder, picture_text
+from cosformer.tasks.lra.vocabularies import PixelEncoder, picture_text, pixel_tokenizer
 from cosformer.tasks.pieces import Example, Place
 from cosformer.tasks.sources.files import first_of, open_bytes
 from cosformer.tasks.sources.source import TEST, TRAIN, stamp_files
@@ -34,6 +34,7 @@ class LraImage(LraSource):
     name = "lra-image"
     classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     encoder = PixelEncoder()
+    tokenizer = staticmethod(pixel_tokenizer)
     length = PIXELS
 
     def __init__(self, path: str | Path | None = None) -> None:

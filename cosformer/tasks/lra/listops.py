@@ -7,7 +7,7 @@ from cosformer.tasks.keyed_random import key_of
 from cosformer.tasks.lra.expressions import grow, worked_out, written
 from cosformer.tasks.lra.processes import Made
 from cosformer.tasks.lra.source import GeneratedSource
-from cosformer.tasks.lra.vocabularies import DIGITS, LISTOPS, ListOpsEncoder
+from cosformer.tasks.lra.vocabularies import DIGITS, LISTOPS, ListOpsEncoder, listops_tokenizer
 
 WORDS = list(LISTOPS)
 
@@ -52,6 +52,7 @@ class ListOps(GeneratedSource):
     name = "lra-listops"
     classes = DIGITS
     encoder = ListOpsEncoder()
+    tokenizer = staticmethod(listops_tokenizer)
     length = 2_000
     version, block, text_bytes = 1, 200, 2_470
 

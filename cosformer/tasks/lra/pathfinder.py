@@ -11,7 +11,7 @@ from cosformer.tasks.keyed_random import GOLDEN, Words, key_of, mix
 from cosformer.tasks.lra.drawing import Pictures, draw_dashes, draw_dots
 from cosformer.tasks.lra.processes import Made
 from cosformer.tasks.lra.source import GeneratedSource
-from cosformer.tasks.lra.vocabularies import PixelEncoder, picture_text
+from cosformer.tasks.lra.vocabularies import PixelEncoder, picture_text, pixel_tokenizer
 from cosformer.tasks.lra.walks import SIDE, UNIT, Bools, Draws, Ints, Walk, empty, keep_away, walk
 
 ATTEMPTS = 500
@@ -152,6 +152,7 @@ class Pathfinder(GeneratedSource):
     name = "lra-pathfinder"
     classes = ("apart", "joined")
     encoder = PixelEncoder()
+    tokenizer = staticmethod(pixel_tokenizer)
     length = SIDE * SIDE
     version, block, text_bytes = 1, 1_000, 1_107
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
-from cosformer.tasks.shards.workers import PACKAGE, Worker, _answer
+from cosformer.tasks.shards.workers import PACKAGE, Worker, WorkerDied, _answer
 
 Made = list[tuple[str, int]]
 """Texts and labels."""
@@ -45,7 +45,21 @@ class MakingWorker(Worker):
             [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
             start_new_session=True,  # Ctrl-C is for the parent, which then stops its workers
         )  # fmt: skip
-        self.ask(maker)
+        try:
+            self.ask(maker)
+        except BaseException:
+            self.stop(now=True)  # nobody has it yet who could
+            raise
+
+    def ask(self, task: Any) -> Any:
+        try:
+            return super().ask(task)
+        except WorkerDied as error:
+            how = f"exit status {self.process.returncode}, a signal where negative"
+            raise WorkerDied(
+                f"a worker that makes examples ended ({how}): was memory short? Open the source with fewer workers; "
+                "finished shards are kept"
+            ) from error
 
 
 def made_in_order(maker: Maker, split: str, count: int, *, block: int, workers: int) -> Iterator[tuple[str, int]]:

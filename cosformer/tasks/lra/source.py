@@ -1,7 +1,7 @@
 """What the tasks of the arena have in common: an encoder and a customary length; and what those share that are made."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,9 @@ class LraSource(ExampleSource):
     """A task of the arena."""
 
     encoder: Encoder
-    """Gives the ids that the task is defined on; pass it to prepare()."""
+    """Gives the ids that the task is defined on; pass it to prepare(). Another encoder would read pictures as text."""
+    tokenizer: Callable[[], Any] | None = None
+    """Makes the `tokenizers.Tokenizer` that gives the same ids, to be saved with a model; None: the byte tokenizer."""
     length: int
     """Tokens a model is given of a text, as customary."""
 
