@@ -57,7 +57,9 @@ def bigbird_attention(
     allowed = keys[rows[:, None, None, None], places] & found.values.bool()[..., None]  # [B, H, N, most, C]
     allowed = allowed.flatten(3)[:, :, :, None]
     allowed = allowed | ~allowed.any(-1, keepdim=True)  # a row without keys: nobody reads what it gives
-    o = F.scaled_dot_product_attention(q, near_k, near_v, attn_mask=allowed)  # [B, H, N, C, V]
+    # heads are batch and blocks are heads: the kernels of SDPA take four dimensions
+    o = F.scaled_dot_product_attention(*(x.flatten(0, 1) for x in (q, near_k, near_v)), attn_mask=allowed.flatten(0, 1))
+    o = o.unflatten(0, (b, h))  # [B, H, N, C, V]
 
     last = (lengths - 1).clamp(min=0) // block
     ends = torch.stack([torch.zeros_like(last), last], 1)  # [B, 2]

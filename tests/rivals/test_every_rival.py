@@ -99,3 +99,12 @@ def test_checkpointed_blocks_have_the_same_gradients(kind: str) -> None:
         found.append([p.grad for p in model.parameters()])
     assert len(found[0]) > 20
     assert all(gap(a, b) < 1e-9 for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_it_compiles_whole(kind: str) -> None:
+    model = make(kind)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(model, fullgraph=True, backend="eager")(tokens(2, 30), use_cache=False).logits
+        assert gap(compiled, model(tokens(2, 30), use_cache=False).logits) == 0
