@@ -72,7 +72,7 @@ def test_refusals_leave_nothing(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> 
     cases = [
         ([gpt2.parent / "nowhere", target], "nowhere is not a folder"),
         ([gpt2, gpt2], "is there already and nothing is overwritten"),
-        ([gpt2, target, "--attention", "linear"], "attention='linear' is unknown"),
+        ([gpt2, target, "--attention", "sofmax"], "attention='sofmax' is unknown"),
         ([gpt2, target, "--attention", "softmax,softmax,softmax"], "attention names 3 blocks"),
         ([gpt2, target, "--feature-map", "exp"], "feature_map='exp' is unknown"),
     ]
