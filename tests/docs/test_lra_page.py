@@ -6,23 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from page_blocks import run_blocks
 
 import cosformer.tasks
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "lra.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_every_python_block_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = list(BLOCK.finditer(TEXT))
-    assert len(blocks) == TEXT.count("```python") >= 2
-    namespace: dict[str, object] = {"__name__": "lra"}
-    for block in blocks:
-        lines = TEXT.count("\n", 0, block.start(1))
-        exec(compile("\n" * lines + block[1], str(PAGE), "exec"), namespace)
+    run_blocks("lra.md", least=2)
 
 
 def test_every_source_of_the_page_exists() -> None:

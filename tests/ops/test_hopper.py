@@ -29,7 +29,7 @@ SPILLED = {
     "wide_sum_kernel plain": 32,
     "values_walk plain": 32,
     "features_walk plain": 64,
-    "keys_walk plain": 256,
+    "keys_walk plain": 160,
 }
 needs_its_compiler = pytest.mark.skipif(
     not Version("3.6") <= Version(triton.__version__) < Version("3.8"), reason="counted with Triton 3.6 and 3.7"

@@ -58,8 +58,8 @@ def lying(STAGES: gl.constexpr, WIDTH: gl.constexpr, value):
 
 
 @gluon.jit
-def numerators(p_extra, p_z, rows_q, row, length, eps):
-    """What extra was before its division by z."""
+def extra_and_z(p_extra, p_z, rows_q, row, length):
+    """Of each row of a chunk. Their product is what extra was before its division."""
     o_c = row + gl.arange(0, C, gl.SliceLayout(0, ONES8))
     m_c = (o_c >= 0) & (o_c < length)
     z = gl.load(p_z + rows_q + o_c, mask=m_c, other=1.0)
@@ -137,7 +137,7 @@ def prepare(
         scale_0 = row_numbers(p_z, rows_q, row, len_b, LINES8, 1.0, R)
         scale_1 = row_numbers(p_z, rows_q, row + R, len_b, LINES8, 1.0, R)
     if REVERSE and ADDED:
-        extra, z = numerators(p_extra, p_z, rows_q, row, len_b, eps)
+        extra, z = extra_and_z(p_extra, p_z, rows_q, row, len_b)
     mbarrier.wait(sources.index(slot), (i // 2) & 1, pred=wanted)
     if SCALED:
         scale_0, scale_1 = 1 / clamped(scale_0, eps), 1 / clamped(scale_1, eps)
