@@ -11,6 +11,7 @@ from torch import Tensor
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import register_attention
 from cosformer.models.layout import Layout
+from cosformer.rivals.flex import TILE, check_path, flex_part, takes_flex, tile_starts
 from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
 
 WINDOW, GLOBAL = 3, 2  # blocks: itself and its neighbours; the first and the last
@@ -35,22 +36,32 @@ def seen_blocks(lengths: Tensor, blocks: int, heads: int, *, block: int, random:
 
 
 def bigbird_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, real: Tensor | None = None, block: int = 64, random: int = 3, seed: int = 0
-) -> Tensor:
-    """softmax over the keys of `seen_blocks`. q [B,H,T,K]; k, v [B,Hkv,T,*]; real [B,T]: the first tokens of rows."""
-    b, h, t, _ = q.shape
-    if real is None:
-        real = torch.ones(1, t, dtype=torch.bool, device=q.device)
-    k, v = for_each_head(k, h), for_each_head(v, h)
-    lengths, fill = real.sum(1), -t % block
-    q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (-1, block)) for x in (q, k, v))  # [B, H, N, C, *]
-    keys = F.pad(real, (0, fill)).unflatten(1, (-1, block))  # [B or 1, N, C]
-    blocks, rows = q.shape[2], torch.arange(b, device=q.device)
-    seen = seen_blocks(lengths, blocks, h, block=block, random=random, seed=seed).expand(b, -1, -1, -1)
-    keys, lengths = keys.expand(b, -1, -1), lengths.expand(b)
+    q: Tensor, k: Tensor, v: Tensor, *, real: Tensor | None = None, block: int = 64, random: int = 3, seed: int = 0,
+    path: str = "auto",
+) -> Tensor:  # fmt: skip
+    """softmax over the keys of `seen_blocks`. q [B,H,T,K]; k, v [B,Hkv,T,*]; real [B,T]: the first tokens of rows.
 
-    most = min(WINDOW + GLOBAL + random, blocks)
-    found = seen.to(torch.uint8).topk(most, -1)  # rows of the first and the last block see more: done below
+    path: gather (copies of the blocks each block sees), flex (FlexAttention), or auto: flex on CUDA, else gather.
+    """
+    b, h, t, _ = q.shape
+    lengths = real.sum(1) if real is not None else torch.full((1,), t, device=q.device)
+    seen = seen_blocks(lengths, -(-t // block), h, block=block, random=random, seed=seed)
+    seen, lengths = seen.expand(b, -1, -1, -1), lengths.expand(b)
+    if takes_flex(path, q):
+        return flex_blocks(q, k, v, seen, lengths, block=block)
+    return gathered_blocks(q, k, v, seen, lengths, block=block, most=WINDOW + GLOBAL + random)
+
+
+def gathered_blocks(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, lengths: Tensor, *, block: int, most: int) -> Tensor:
+    """softmax over the blocks of `seen` [B,H,N,N], at most `most` for each but the first and the last real one."""
+    b, h, t, _ = q.shape
+    k, v, fill = for_each_head(k, h), for_each_head(v, h), -t % block
+    q, k, v = (F.pad(x, (0, 0, 0, fill)).unflatten(2, (-1, block)) for x in (q, k, v))  # [B, H, N, C, *]
+    blocks, rows = q.shape[2], torch.arange(b, device=q.device)
+    keys = (torch.arange(t + fill, device=q.device) < lengths[:, None]).unflatten(1, (-1, block))  # [B, N, C]
+
+    # rows of the first and the last block see more: done below
+    found = seen.to(torch.uint8).topk(min(most, blocks), -1)
     places = found.indices  # [B, H, N, most]
     heads = torch.arange(h, device=q.device)[:, None, None]
     near_k, near_v = (x[rows[:, None, None, None], heads, places].flatten(3, 4) for x in (k, v))  # [B,H,N,most·C,*]
@@ -74,6 +85,19 @@ def bigbird_attention(
     return o.flatten(2, 3)[:, :, :t]
 
 
+def flex_blocks(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, lengths: Tensor, *, block: int) -> Tensor:
+    """The same through FlexAttention. Its tiles are of 128: with smaller blocks it computes more than it uses."""
+    start = tile_starts(q.shape[2], q.device)[:, None]
+    first = torch.arange(seen.shape[-1], device=q.device) * block
+    touch = ((first < start + TILE) & (first + block > start)).float()  # [tiles, N]: which blocks a tile overlaps
+    tiles = touch @ seen.float() @ touch.mT > 0
+
+    def sees(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        return seen[b, h, t // block, s // block] & (s < lengths[b])
+
+    return flex_part(q, k, v, tiles, sees)[0]
+
+
 def _scrambled(x: Tensor) -> Tensor:
     """A whole number below 2³² for each: the same lots on every device, however many are drawn."""
     x = x & 0xFFFFFFFF
@@ -89,8 +113,11 @@ class BigBirdOptions:
     random: int = 3
     """Random blocks of keys for each block of queries, beside 3 near ones, the first and the last."""
     seed: int = 0
+    path: str = "auto"
+    """gather, flex, or auto: flex on CUDA."""
 
     def __post_init__(self) -> None:
+        check_path(self.path)
         if self.block < 1:
             raise ValueError(f"block={self.block}: it counts tokens; use at least 1")
         if self.random < 0:
@@ -106,9 +133,12 @@ class BigBirdKind(WholeSequenceKind):
         super().__init__(config, layer, causal=causal)
         options: BigBirdOptions = self.options_of(config)
         self.block, self.random, self.seed = options.block, options.random, options.seed * 509 + layer
+        self.path = options.path
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
-        return bigbird_attention(q, k, v, real=real, block=self.block, random=self.random, seed=self.seed)
+        return bigbird_attention(
+            q, k, v, real=real, block=self.block, random=self.random, seed=self.seed, path=self.path
+        )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: None) -> Tensor:
         return self.attend_whole(q, k, v, layout)

@@ -21,6 +21,8 @@ from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import register_attention
 from cosformer.models.layout import Layout
 from cosformer.ops.features import no_autocast, sum_dtype
+from cosformer.rivals.flex import check_path, takes_flex
+from cosformer.rivals.sparse_flex import fixed_by_flex, strided_by_flex
 from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
 
 Pattern = Literal["strided", "fixed"]
@@ -38,9 +40,18 @@ def sparse_mask(at_q: Tensor, at_k: Tensor, *, pattern: Pattern, stride: int, su
 
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, pattern: Pattern = "strided", stride: int = 128,
-    summary: int = 8, real: Tensor | None = None,
+    summary: int = 8, real: Tensor | None = None, path: str = "auto",
 ) -> Tensor:  # fmt: skip
-    """softmax(QKᵀ/√K)V over `sparse_mask`. q [B,H,T,K]; k, v [B,Hkv,T,*]; real [B,T] marks the first tokens of rows."""
+    """softmax(QKᵀ/√K)V over `sparse_mask`. q [B,H,T,K]; k, v [B,Hkv,T,*]; real [B,T] marks the first tokens of rows.
+
+    path: gather (plain torch), flex (FlexAttention), or auto: flex on CUDA, else gather. Both do O(T√T) work.
+    """
+    if takes_flex(path, q):
+        lengths = torch.full((1,), q.shape[2], device=q.device) if real is None else real.sum(1)
+        lengths = lengths.expand(q.shape[0])
+        if pattern == "strided":
+            return strided_by_flex(q, k, v, lengths, stride=stride, causal=causal)
+        return fixed_by_flex(q, k, v, lengths, stride=stride, summary=summary, causal=causal)
     h, t = q.shape[1:3]
     if real is None:
         real = torch.ones(1, t, dtype=torch.bool, device=q.device)
@@ -113,8 +124,11 @@ class SparseOptions:
     """Best near the square root of the length."""
     summary: int = 8
     """Places of each block that all see, in the fixed pattern."""
+    path: str = "auto"
+    """gather, flex, or auto: flex on CUDA."""
 
     def __post_init__(self) -> None:
+        check_path(self.path)
         if self.pattern not in ("strided", "fixed"):
             raise ValueError(f"pattern={self.pattern!r} is unknown: use strided or fixed")
         if self.stride < 1:
@@ -133,12 +147,13 @@ class SparseKind(WholeSequenceKind):
         super().__init__(config, layer, causal=causal)
         options: SparseOptions = self.options_of(config)
         self.pattern: Pattern = "strided" if options.pattern == "strided" else "fixed"
-        self.stride, self.summary = options.stride, options.summary
+        self.stride, self.summary, self.path = options.stride, options.summary, options.path
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
         return sparse_attention(
-            q, k, v, causal=self.causal, pattern=self.pattern, stride=self.stride, summary=self.summary, real=real
-        )
+            q, k, v, causal=self.causal, pattern=self.pattern, stride=self.stride, summary=self.summary, real=real,
+            path=self.path,
+        )  # fmt: skip
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         if cache is None:
