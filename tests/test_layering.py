@@ -10,7 +10,7 @@ import pytest
 import cosformer
 
 ROOT = Path(cosformer.__file__).parent
-LAYERS = ["ops", "nn", "models", "rivals", "tasks", "training", "bench", "report", "cli"]
+LAYERS = ["ops", "nn", "models", "rivals", "tasks", "training", "bench", "sweeps", "report", "cli"]
 MAY_IMPORT = {
     "ops": {"torch"},
     "nn": {"torch"},
@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "tasks": {"torch", "numpy", "tokenizers"},  # datasets, pyarrow and sacrebleu only through tasks/optional.py
     "training": {"torch", "transformers", "accelerate", "safetensors"},
     "bench": {"torch", "matplotlib"},
+    "sweeps": {"torch"},
     "report": {"torch"},
     "cli": {"torch", "typer", "rich", "matplotlib"},
 }

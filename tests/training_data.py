@@ -5,6 +5,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from cosformer.training import Recipe, load_recipe
 
 WORDS = (
@@ -57,6 +59,18 @@ def make_data(source: str, folder: Path) -> list[str]:
         for split, lines in (("train", 60), ("val", 10), ("test_2016_flickr", 10)):
             for language in ("de", "en"):
                 (folder / f"{split}.{language}").write_text("".join(f"{a}\n" for a, _, _ in rows[:lines]))
+    elif source in ("lra-listops", "lra-pathfinder"):
+        return []
+    elif source == "lra-text":
+        return make_data("imdb", folder)
+    elif source == "lra-retrieval":
+        for name in ("train", "eval", "test"):
+            lines = [f"{c}.0\t{i}\t{i}\t{a}\t{b}" for i, (a, b, c) in enumerate(rows)]
+            (folder / f"new_aan_pairs.{name}.tsv").write_text("\n".join(lines) + "\n")
+    elif source == "lra-image":
+        made = np.random.default_rng(0)
+        pictures, labels = made.integers(0, 256, (40, 1024), np.uint8), np.arange(40, dtype=np.uint8) % 10
+        np.savez(folder / "cifar10-gray.npz", x_train=pictures, y_train=labels, x_test=pictures, y_test=labels)
     elif source == "text":
         (folder / "mine.txt").write_text(text(1, 400))
         return [str(folder / "mine.txt")]
@@ -86,6 +100,8 @@ def tiny(name: str, folder: Path, *more: str) -> Recipe:
     recipe = load_recipe(name)
     paths = make_data(recipe.data.source, folder)
     small = [*TINY, f"data.path={json.dumps(paths)}"]
+    if recipe.data.source in ("lra-listops", "lra-pathfinder"):
+        small.append("data.sizes=[24, 8, 8]")
     if recipe.tokenizer.kind == "bpe":
         small.append("tokenizer.vocab_size=270")
     return recipe.with_values([*small, *more])

@@ -9,6 +9,7 @@ from cosformer.cli.env import env
 from cosformer.cli.eval import evaluate
 from cosformer.cli.generate import generate
 from cosformer.cli.inspect import inspect
+from cosformer.cli.lra import app as lra
 from cosformer.cli.recipes import recipes
 from cosformer.cli.report import report
 from cosformer.cli.tokenizer import app as tokenizer
@@ -26,6 +27,7 @@ app.command()(inspect)
 app.command()(report)
 app.add_typer(bench, name="bench")
 app.add_typer(tokenizer, name="tokenizer")
+app.add_typer(lra, name="lra")
 
 
 @app.callback()

@@ -29,6 +29,10 @@ def train(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any field, as in model.attention=softmax; may be repeated.")
     ] = None,
+    pretrain: Annotated[
+        bool,
+        typer.Option("--pretrain", help="First guess masked tokens of the same inputs, in OUT-pretrain ([pretrain])."),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     cache: Annotated[Path | None, typer.Option(help="Folder for prepared data (data-cache beside --out).")] = None,
@@ -51,12 +55,14 @@ def train(
         assignments.append(f"data.classes={json.dumps(classes.split(','))}")
     if recipe is None and not resume:
         raise typer.BadParameter("name a recipe (`cosformer recipes` lists them), or go on with --out RUN --resume")
+    if recipe is None and pretrain:
+        raise typer.BadParameter("--pretrain goes on by the recipe: name it again beside --resume")
     if recipe is None and out is None:
         raise typer.BadParameter("--resume without a recipe: name the run's folder with --out")
     first = int(os.environ.get("RANK", "0")) == 0
     console = Console(stderr=True, quiet=quiet or not first)
     with refusals():
-        from cosformer.training import NotFinite, Recipe, load_recipe
+        from cosformer.training import NotFinite, Recipe, load_recipe, train_pretrained
         from cosformer.training import train as train_recipe
         from cosformer.training.run_folder import stored_recipe
 
@@ -71,9 +77,12 @@ def train(
     from cosformer.cli.watching import Shown
 
     try:
-        summary = train_recipe(
-            wanted, folder, resume=resume, cache=cache, device=device, watch=Shown(console) if first else None
-        )
+        watch = Shown(console) if first else None
+        if pretrain:
+            assert wanted is not None
+            summary = train_pretrained(wanted, folder, resume=resume, cache=cache, device=device, watch=watch)
+        else:
+            summary = train_recipe(wanted, folder, resume=resume, cache=cache, device=device, watch=watch)
     except NotFinite as error:
         Console(stderr=True).print(str(error), markup=False, highlight=False)
         raise typer.Exit(1) from error
@@ -87,9 +96,8 @@ def train(
     if as_json:
         typer.echo(json.dumps({**vars(summary)}, ensure_ascii=False, indent=1))
     if summary.interrupted:
-        line = (
-            f"stopped after step {summary.steps:,}, which is saved; go on with: cosformer train --out {folder} --resume"
-        )
+        again = f"cosformer train {recipe} --pretrain --out" if pretrain else "cosformer train --out"
+        line = f"stopped after step {summary.steps:,}, which is saved; go on with: {again} {folder} --resume"
         Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
     if not as_json:

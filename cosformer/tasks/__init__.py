@@ -2,7 +2,7 @@
 
 from cosformer.tasks.datasets.collators import PackCollator, PadCollator
 from cosformer.tasks.datasets.examples import LabelledTexts, SequencePairs
-from cosformer.tasks.datasets.masked import MaskedWindows
+from cosformer.tasks.datasets.masked import Masked, MaskedTexts, MaskedWindows
 from cosformer.tasks.datasets.packed import PackedDocuments
 from cosformer.tasks.datasets.windows import Windows
 from cosformer.tasks.encoders import ByteEncoder, Encoder, TokenizerEncoder, encoder_of
@@ -42,6 +42,8 @@ __all__ = [
     "LossSum",
     "LraSource",
     "Marks",
+    "Masked",
+    "MaskedTexts",
     "MaskedWindows",
     "MissingPackage",
     "PackCollator",

@@ -3,6 +3,7 @@
 from cosformer.training.data import RunData, open_data
 from cosformer.training.evaluation import EvalSettings, evaluate
 from cosformer.training.not_finite import NotFinite
+from cosformer.training.pretraining import self_pretraining, train_pretrained
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.recorder import Watch, read_metrics
@@ -23,5 +24,7 @@ __all__ = [
     "open_data",
     "read_metrics",
     "recipe_names",
+    "self_pretraining",
     "train",
+    "train_pretrained",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
-from cosformer.tasks import MaskedWindows, ResumableBatches
+from cosformer.tasks import Masked, ResumableBatches
 
 Key = tuple[int, int]
 """Epoch and index: what an item may depend on, however far ahead a loader reads."""
@@ -29,17 +29,14 @@ class ByEpoch(Dataset[dict[str, Tensor]]):
 class MaskedByEpoch(ByEpoch):
     """Other tokens are hidden in every epoch. The epoch comes with the key: loaders read ahead over its end."""
 
-    def __init__(self, dataset: MaskedWindows) -> None:
+    def __init__(self, dataset: Masked) -> None:
         super().__init__(dataset)
         self.epoch = 0
 
     def __getitem__(self, key: Key) -> dict[str, Tensor]:
         epoch, index = key
         if epoch != self.epoch:
-            old = self.dataset
-            self.dataset = MaskedWindows(
-                old.shards, old.length, mask=old.mask, special=old.special.tolist(), seed=old.seed, share=old.share
-            )  # its own, as that of another worker may be at another epoch
+            self.dataset = self.dataset.copy()  # its own, as that of another worker may be at another epoch
             self.dataset.set_epoch(epoch)
             self.epoch = epoch
         return self.dataset[index]

@@ -11,8 +11,13 @@ from torch import Tensor
 
 from cosformer.models.losses import next_token_labels
 from cosformer.tasks import (
+    Encoder,
+    ExampleSource,
     LabelledTexts,
+    LraSource,
     Marks,
+    Masked,
+    MaskedTexts,
     MaskedWindows,
     PackCollator,
     PackedDocuments,
@@ -71,10 +76,11 @@ class RunData:
             special = self.tokenizer.all_special_ids
             seed = recipe.seed if split == "train" else recipe.seed + 1
             share = recipe.data.mask_share
-            return MaskedWindows(
-                shards, length, mask=self.tokenizer.mask_token_id, special=special, seed=seed, share=share
-            )
+            kind = MaskedTexts if isinstance(self.source, ExampleSource) else MaskedWindows
+            return kind(shards, length, mask=self.tokenizer.mask_token_id, special=special, seed=seed, share=share)
         if recipe.task == "classify":
+            if recipe.tokenizer.kind == "task":  # its examples are whole as they are
+                return LabelledTexts(shards, length, apart=recipe.data.apart)
             bos = ids["bos"] if recipe.model.config.get("pooling") == "first" else None
             return LabelledTexts(shards, length, bos=bos, eos=ids["eos"], apart=recipe.data.apart)
         if ids["eos"] is None:
@@ -83,14 +89,21 @@ class RunData:
 
     def training_set(self) -> ByEpoch:
         found = self.dataset("train")
-        return MaskedByEpoch(found) if isinstance(found, MaskedWindows) else ByEpoch(found)
+        return MaskedByEpoch(found) if isinstance(found, Masked) else ByEpoch(found)
 
     def collator(self) -> Callable[[Sequence[dict[str, Tensor]]], dict[str, Tensor]]:
         if self.recipe.data.pack:
             return JoinedDocuments(pad=self.pad)
-        if self.recipe.task in ("lm", "mlm"):
+        if self.recipe.task in ("lm", "mlm") and isinstance(self.source, TextSource):
             return PadCollator(pad=self.pad)
-        return PadCollator(pad=self.pad, multiple=MULTIPLE, always_mask=True)
+        multiple = self.recipe.data.length if self.recipe.data.fill else MULTIPLE
+        return PadCollator(pad=self.pad, multiple=multiple, always_mask=not self._one_length())
+
+    def _one_length(self) -> bool:
+        """Pictures: no batch is ever padded, and none needs a mask."""
+        if not isinstance(self.source, LraSource) or self.recipe.tokenizer.kind != "task":
+            return False
+        return self.source.even and self.recipe.data.length <= self.source.length
 
     def facts(self) -> dict[str, Any]:
         """For run.json and the card: which data, by hash."""
@@ -127,6 +140,18 @@ def special_ids(tokenizer: Any) -> dict[str, int | None]:
     return {"pad": eos if pad is None else pad, "bos": first("bos", "cls"), "eos": eos}
 
 
+def _encoder(recipe: Recipe, source: Source, tokenizer: Any) -> Encoder:
+    if recipe.tokenizer.kind != "task":
+        return encoder_of(tokenizer)
+    assert isinstance(source, LraSource)  # tokenizer_of refuses others
+    if len(tokenizer) < source.encoder.vocab_size:
+        raise BadRecipe(
+            f"the tokenizer has {len(tokenizer)} tokens and {source.name} {source.encoder.vocab_size}: it is another "
+            "task's; start from a model of the same task"
+        )
+    return source.encoder
+
+
 def open_data(
     recipe: Recipe, cache: Path, *, splits: Sequence[str] | None = None, tokenizer: Any = None,
     progress: Callable[[Progress], None] = lambda _: None, said: Callable[[str], None] = lambda _: None,
@@ -140,7 +165,7 @@ def open_data(
     for split in wanted:
         source.check_split(split)
     tokenizer = tokenizer or tokenizer_of(recipe, source, cache, said)
-    encoder = encoder_of(tokenizer)
+    encoder = _encoder(recipe, source, tokenizer)
     marks = Marks()
     if isinstance(source, TextSource) and source.document_marks:
         marks = Marks(eos=special_ids(tokenizer)["eos"])

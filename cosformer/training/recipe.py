@@ -15,12 +15,14 @@ from cosformer.training.recipe_sections import (
     DataRecipe,
     EvalRecipe,
     ModelRecipe,
+    PretrainRecipe,
     SampleRecipe,
     TokenizerRecipe,
     TrainRecipe,
     model_fields,
 )
 
+OPTIONS = "attention_options"
 Task = Literal["lm", "mlm", "classify", "translate"]
 
 
@@ -40,6 +42,7 @@ class Recipe:
     train: TrainRecipe
     eval: EvalRecipe
     sample: SampleRecipe
+    pretrain: PretrainRecipe
 
     def __post_init__(self) -> None:
         if self.data.pack and self.task != "lm":
@@ -84,6 +87,8 @@ class Recipe:
                 table[path[0]] = value
             elif len(path) == 2 and path[0] in SECTIONS:
                 table[path[0]][path[1]] = value
+            elif len(path) == 3 and path[:2] == ["model", OPTIONS]:  # one choice; the others stay
+                table["model"][OPTIONS] = {**(table["model"].get(OPTIONS) or {}), path[2]: value}
             else:
                 raise BadRecipe(unknown(".".join(path), _dotted()))
             if path[0] == "train" and path[-1] in ("steps", "epochs") and value:  # one replaces the other
@@ -114,6 +119,8 @@ def _value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(x) for x in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_value(str(key))} = {_value(x)}" for key, x in value.items()) + "}"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace(
             "\x7f", "\\u007f"

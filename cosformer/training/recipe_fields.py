@@ -55,10 +55,14 @@ def checked(value: Any, hint: Any, name: str) -> Any:
         if origin is Literal and value in typing.get_args(one) and not isinstance(value, bool):
             return value
         if origin is tuple:
-            if isinstance(value, str):
+            if isinstance(value, str) and typing.get_args(one)[0] is str:
                 return (value,)
-            if isinstance(value, list | tuple) and all(isinstance(x, str) for x in value):
+            inner = typing.get_args(one)[0]
+            if isinstance(value, list | tuple) and all(type(x) is inner for x in value):
                 return tuple(value)
+        elif origin is dict:
+            if isinstance(value, Mapping):
+                return dict(value)
         elif origin is list:
             if isinstance(value, list | tuple) and all(isinstance(x, str) for x in value):
                 return list(value)
@@ -84,7 +88,9 @@ def _wanted(hint: Any) -> str:
         if typing.get_origin(one) is Literal:
             words.append("one of " + ", ".join(str(x) for x in typing.get_args(one)))
         elif typing.get_origin(one) in (tuple, list):
-            words.append("a list of texts")
+            words.append("a list of whole numbers" if typing.get_args(one)[0] is int else "a list of texts")
+        elif typing.get_origin(one) is dict:
+            words.append("a table, such as {features = 64}")
         elif one is not type(None):
             kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
             words.append(kinds.get(one, str(one)))

@@ -47,6 +47,12 @@ class DataRecipe:
     """Of causal language models: rows of whole documents that do not see each other; else the text streams through."""
     mask_share: float = 0.15
     """Of masked language models: how many tokens are to be guessed."""
+    fill: bool = False
+    """Of classifiers: pad every text to `length`, so that all batches have one shape; else to the longest beside it."""
+    sizes: tuple[int, ...] = ()
+    """Of data that is made (lra-listops, lra-pathfinder): examples of train, valid and test; none: as customary."""
+    seed: int = 0
+    """Of data that is made: another seed makes other examples. It is not that of the run."""
 
     def __post_init__(self) -> None:
         if self.length < 2:
@@ -55,6 +61,8 @@ class DataRecipe:
             raise BadRecipe(f"data.target_length={self.target_length}: 0 for the same as data.length")
         if not 0 < self.mask_share < 1:
             raise BadRecipe(f"data.mask_share={self.mask_share}: a share between 0 and 1")
+        if len(self.sizes) not in (0, 3) or any(size < 1 for size in self.sizes):
+            raise BadRecipe(f"data.sizes={list(self.sizes)}: three counts, for train, valid and test")
         if len(self.languages) != 2:
             raise BadRecipe(f"data.languages={list(self.languages)}: two, from and to")
         if len(self.columns) not in (1, 2):
@@ -63,8 +71,9 @@ class DataRecipe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerRecipe:
-    kind: Literal["bytes", "bpe", "word", "path"] = "bytes"
-    """bytes; bpe: learned from the training text; word: its words; path: a folder that AutoTokenizer loads."""
+    kind: Literal["bytes", "bpe", "word", "path", "task"] = "bytes"
+    """bytes; bpe: learned from the training text; word: its words; path: a folder that AutoTokenizer loads; task: the
+    tokens a task is defined on (pixels, operators), which its source brings."""
     vocab_size: int = 8192
     """Tokens of bpe, specials among them; the most of word (0: every word)."""
     path: str = ""
@@ -215,7 +224,26 @@ class SampleRecipe:
             )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PretrainRecipe:
+    """Of --pretrain: masked tokens of the same training inputs are guessed first, by the same model."""
+
+    steps: int = 0
+    """Optimizer steps; 0: the recipe has no pre-training."""
+    batch: int = 0
+    """Sequences of a step; 0: as in training."""
+    learning_rate: float = 0.0
+    """0: as in training."""
+    warmup_steps: int = 0
+    """0: as in training."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "learning_rate", "warmup_steps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadRecipe(f"pretrain.{name}={getattr(self, name)}: 0 or more")
+
+
 SECTIONS = {
     "data": DataRecipe, "tokenizer": TokenizerRecipe, "model": ModelRecipe, "train": TrainRecipe, "eval": EvalRecipe,
-    "sample": SampleRecipe,
+    "sample": SampleRecipe, "pretrain": PretrainRecipe,
 }  # fmt: skip

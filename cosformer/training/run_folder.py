@@ -20,7 +20,7 @@ FREE_TO_CHANGE = {
     "about", "needs", "expect", "data.path", "data.valid_path", "data.test_path", "train.micro_batch", "train.workers",
     "train.log_every", "train.save_every", "train.keep", "train.compile", "train.fsdp", "train.gradient_checkpointing",
     "eval.every", "eval.batches", "eval.batch", "eval.keep", "sample.prompts", "sample.tokens", "sample.temperature",
-    "sample.top_p",
+    "sample.top_p", "pretrain.steps", "pretrain.batch", "pretrain.learning_rate", "pretrain.warmup_steps",
 }  # fmt: skip
 """Fields that leave the weights of every step as they are."""
 

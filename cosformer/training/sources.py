@@ -21,6 +21,7 @@ from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.recipe_sections import DataRecipe
 
 OWN = ("text", "examples", "hub")
+GENERATED = ("lra-listops", "lra-pathfinder")
 
 
 def source_of(recipe: Recipe) -> Source:
@@ -34,12 +35,18 @@ def source_of(recipe: Recipe) -> Source:
         options: dict[str, Any] = {}
         if data.source == "multi30k":
             options = dict(zip(("source", "target"), data.languages, strict=True))
+        elif data.source in GENERATED:
+            options = {"seed": data.seed, **({"sizes": data.sizes} if data.sizes else {})}
+        elif data.sizes or data.seed:
+            raise BadRecipe(
+                f"data.sizes and data.seed are for data that is made ({', '.join(GENERATED)}): leave them out"
+            )
         source = open_source(data.source, data.path[0] if data.path else None, **options)
     else:
         raise BadRecipe(f"data.source={data.source!r} is unknown: use one of {', '.join([*NAMED, *OWN])}")
-    wanted = TextSource if recipe.task in ("lm", "mlm") else ExampleSource
+    wanted = {"lm": TextSource, "mlm": (TextSource, ExampleSource)}.get(recipe.task, ExampleSource)
     if not isinstance(source, wanted):
-        kinds = {"lm": "running text", "mlm": "running text", "classify": "labelled examples", "translate": "pairs"}
+        kinds = {"lm": "running text", "classify": "labelled examples", "translate": "pairs"}
         raise BadRecipe(f"data.source={data.source!r} with task={recipe.task!r}: the task reads {kinds[recipe.task]}")
     if isinstance(source, ExampleSource):
         if recipe.task == "classify" and not source.classes:
@@ -79,4 +86,4 @@ def place_of(data: DataRecipe) -> list[str]:
     paths = [*data.path, "|", *data.valid_path, "|", *data.test_path]
     there = [str(Path(p).expanduser().resolve()) if data.source != "hub" and p != "|" else p for p in paths]
     return [data.source, *there, data.document, data.column, *data.columns, data.label, *data.classes, data.config,
-            data.revision, *data.languages]  # fmt: skip
+            data.revision, *data.languages, *map(str, data.sizes), str(data.seed)]  # fmt: skip

@@ -10,7 +10,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cosformer.models.folders import whole_folder
 from cosformer.models.tokenizers import byte_tokenizer, train_tokenizer
-from cosformer.tasks import ExampleSource, Source, TextSource, word_tokenizer
+from cosformer.tasks import ExampleSource, LraSource, Source, TextSource, word_tokenizer
+from cosformer.tasks.lra.vocabularies import MASK as TASK_MASK
+from cosformer.tasks.lra.vocabularies import PAD
 from cosformer.tasks.pieces import Piece
 from cosformer.tasks.sources.source import stamp_hash
 from cosformer.training.recipe import Recipe
@@ -23,12 +25,16 @@ MASK = "<mask>"
 
 def tokenizer_of(recipe: Recipe, source: Source, cache: Path, said: Callable[[str], None]) -> Any:
     """Ready to save beside the model. A model that is started from brings its own."""
+    if recipe.tokenizer.kind == "task" and not isinstance(source, LraSource):
+        raise BadRecipe(f"tokenizer.kind='task', but {source.name} brings no tokens of its own: use bytes, bpe or word")
     if recipe.model.init:
         return load_tokenizer(recipe.model.init, "model.init")
     kind = recipe.tokenizer.kind
     masks: dict[str, Any] = {"mask_token": MASK} if recipe.task == "mlm" else {}
     if kind == "path":
         return load_tokenizer(recipe.tokenizer.path, "tokenizer.path")
+    if isinstance(source, LraSource) and kind == "task":
+        return _of_task(source)
     if kind == "bytes":
         return byte_tokenizer(**masks)
     settings = [kind, recipe.tokenizer.vocab_size, sorted(masks), source.name, source.stamp("train")]
@@ -50,6 +56,16 @@ def load_tokenizer(folder: str, option: str) -> Any:
         raise BadRecipe(
             f"{option}={folder!r} holds no tokenizer that loads ({why}): name a folder that has one"
         ) from error
+
+
+def _of_task(source: LraSource) -> Any:
+    """With a token for masks, whatever the task: what is pre-trained and what is not have the same weights."""
+    if source.tokenizer is None:
+        return byte_tokenizer(mask_token=MASK)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=source.tokenizer(), pad_token=PAD, mask_token=TASK_MASK, padding_side="right",
+        model_input_names=["input_ids", "attention_mask"], clean_up_tokenization_spaces=False,
+    )  # fmt: skip
 
 
 def _words(recipe: Recipe, source: Source) -> Any:

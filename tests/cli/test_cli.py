@@ -191,7 +191,8 @@ def test_bench_refuses(arguments: list[str], message: str) -> None:
 
 
 HELP = {
-    (): {"env", "demo", "bench", "train", "recipes", "eval", "report", "convert", "generate", "inspect", "tokenizer"},
+    (): {"env", "demo", "bench", "train", "recipes", "eval", "report", "convert", "generate", "inspect", "tokenizer",
+         "lra"},
     ("bench",): {"attention", "decode", "generate", "precision", "train"},
     ("bench", "decode"): {
         "--device", "--sequences", "--heads", "--width", "--contexts", "--dtype", "--repeats", "--backend", "--json",
@@ -210,9 +211,15 @@ HELP = {
         "--threads", "--json", "--plot",
     },
     ("train",): {
-        "--data", "--valid-data", "--test-data", "--column", "--label", "--classes", "--out", "--set", "--resume",
-        "--device", "--cache", "--quiet", "--json",
+        "--data", "--valid-data", "--test-data", "--column", "--label", "--classes", "--out", "--set", "--pretrain",
+        "--resume", "--device", "--cache", "--quiet", "--json",
     },
+    ("lra",): {"run", "table"},
+    ("lra", "run"): {
+        "--tasks", "--attentions", "--seeds", "--data", "--large", "--pretrain", "--set", "--out", "--jobs", "--device",
+        "--json", "--quiet",
+    },
+    ("lra", "table"): {"--markdown", "--json"},
     ("recipes",): {"--json"},
     ("eval",): {
         "--split", "--data", "--context", "--stride", "--batch", "--batches", "--beams", "--device", "--cache",

@@ -9,6 +9,7 @@ from training_data import tiny
 from transformers import AutoConfig, AutoTokenizer
 
 from cosformer.models.writing import load_model
+from cosformer.sweeps.arena import TASKS
 from cosformer.tasks.sources import enwik8
 from cosformer.training import load_recipe, read_metrics, recipe_names, train
 from cosformer.training.recipe import read_recipe_file
@@ -18,6 +19,7 @@ WANTED = {
     "lm-stdlib", "lm-enwik8", "lm-wikitext2", "lm-wikitext2-word", "lm-wikitext103", "mlm-wikitext2", "mlm-wikitext103",
     "classify-sst2", "classify-imdb", "classify-qqp", "classify-mnli", "classify-amazon", "translate-multi30k",
     "lm-text", "classify-text",
+    *(f"lra-{task}{size}" for task in TASKS for size in ("", "-large")),
 }  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """Masked language modelling: which tokens are hidden is a function of (seed, epoch, index)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,11 +14,11 @@ from cosformer.tasks.keyed_random import key_of, uniforms, words
 from cosformer.tasks.shards.shard_set import ShardSet
 
 
-class MaskedWindows(Dataset[dict[str, Tensor]]):
-    """Windows of `length` tokens with `share` of them to be guessed: 80% of those masked, 10% another token, 10% as is.
+class Masked(Dataset[dict[str, Tensor]], ABC):
+    """Tokens with `share` of them to be guessed: 80% of those masked, 10% another token, 10% as is.
 
-    special: tokens that are neither hidden nor put in place of others. Items: input_ids and labels [length], −100 where
-    nothing is to be guessed. set_epoch chooses other tokens, in loaders that already run too.
+    special: tokens that are neither hidden nor put in place of others. Items: input_ids and labels, at most `length` of
+    each, −100 where nothing is to be guessed. set_epoch chooses other tokens, in loaders that already run too.
     """
 
     def __init__(
@@ -36,18 +38,26 @@ class MaskedWindows(Dataset[dict[str, Tensor]]):
             (), dtype=torch.int64
         ).share_memory_()  # seen by processes of a loader that already run
 
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def place(self, index: int) -> tuple[int, int]:
+        """Of an item: its first token and the one after its last."""
+
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
 
-    def __len__(self) -> int:
-        return -(-self.shards.tokens // self.length)
+    def copy(self) -> Self:
+        """The same with an epoch of its own."""
+        return type(self)(
+            self.shards, self.length, mask=self.mask, special=self.special.tolist(), seed=self.seed, share=self.share
+        )
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         if not 0 <= index < len(self):
-            raise IndexError(f"window {index} of {len(self)}")
-        start = index * self.length
-        ids = self.shards.read(start, min(start + self.length, self.shards.tokens)).astype(np.int64)
-        inputs, labels = self.hide(ids, index)
+            raise IndexError(f"item {index} of {len(self)}")
+        inputs, labels = self.hide(self.shards.read(*self.place(index)).astype(np.int64), index)
         return {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
 
     def hide(self, ids: np.ndarray, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -58,3 +68,25 @@ class MaskedWindows(Dataset[dict[str, Tensor]]):
         others = self.ordinary[words(key_of(*key, "other"), len(ids)) % np.uint64(len(self.ordinary))]
         inputs = np.where(chosen & (how < 0.8), self.mask, np.where(chosen & (how >= 0.9), others, ids))
         return inputs, np.where(chosen, ids, IGNORED)
+
+
+class MaskedWindows(Masked):
+    """Of running text, cut into windows of `length`."""
+
+    def __len__(self) -> int:
+        return -(-self.shards.tokens // self.length)
+
+    def place(self, index: int) -> tuple[int, int]:
+        start = index * self.length
+        return start, min(start + self.length, self.shards.tokens)
+
+
+class MaskedTexts(Masked):
+    """Of examples: every text by itself, both of a pair; one that is too long loses its end. Labels are not read."""
+
+    def __len__(self) -> int:
+        return self.shards.examples * self.shards.manifest.texts
+
+    def place(self, index: int) -> tuple[int, int]:
+        start, end = self.shards.document(index)
+        return start, min(start + self.length, end)

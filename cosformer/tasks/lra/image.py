@@ -35,7 +35,7 @@ class LraImage(LraSource):
     classes = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     encoder = PixelEncoder()
     tokenizer = staticmethod(pixel_tokenizer)
-    length = PIXELS
+    length, even = PIXELS, True
 
     def __init__(self, path: str | Path | None = None) -> None:
         place = None if path is None else Path(path).expanduser()

@@ -153,7 +153,7 @@ class Pathfinder(GeneratedSource):
     classes = ("apart", "joined")
     encoder = PixelEncoder()
     tokenizer = staticmethod(pixel_tokenizer)
-    length = SIDE * SIDE
+    length, even = SIDE * SIDE, True
     version, block, text_bytes = 1, 1_000, 1_107
 
     def __init__(

@@ -21,6 +21,8 @@ class LraSource(ExampleSource):
     """Makes the `tokenizers.Tokenizer` that gives the same ids, to be saved with a model; None: the byte tokenizer."""
     length: int
     """Tokens a model is given of a text, as customary."""
+    even: bool = False
+    """Whether every text has exactly `length` tokens, so that no batch is padded."""
 
 
 class GeneratedSource(LraSource):

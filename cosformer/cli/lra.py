@@ -1,0 +1,82 @@
+"""`cosformer lra`: the Long-Range Arena, as a queue of runs and a table."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cosformer.cli.models import refusals
+from cosformer.cli.options import numbers
+
+app = typer.Typer(no_args_is_help=True, help="The Long-Range Arena: runs of many attentions, and their table.")
+
+
+@app.command()
+def run(
+    tasks: Annotated[str, typer.Option(help="With commas: listops, text, retrieval, image, pathfinder.")] = (
+        "listops,text,retrieval,image,pathfinder"
+    ),
+    attentions: Annotated[str, typer.Option(help="With commas; any that a config may name.")] = (
+        "cosformer,cosformer_nocos,softmax,linear,performer,linformer"
+    ),
+    seeds: Annotated[str, typer.Option(help="With commas: one run each.")] = "0",
+    data: Annotated[
+        list[str] | None, typer.Option(help="TASK=PATH of text, retrieval and image; a task without is skipped.")
+    ] = None,
+    large: Annotated[bool, typer.Option("--large", help="The larger configuration.")] = False,
+    pretrain: Annotated[
+        bool, typer.Option("--pretrain", help="First guess masked tokens of the task's own inputs.")
+    ] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any field of the recipes, as train.steps=500; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the queue; what is done in it is not done again.")] = Path(
+        "runs/lra"
+    ),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table here too.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors and the table.")] = False,
+) -> None:
+    """Train and test every task with every attention and seed. Interrupted, the same command goes on.
+
+    Validation is never test: weights are chosen on the first, the table has the second.
+    """
+    from cosformer.cli.queued import do_queue
+
+    with refusals():
+        from cosformer.sweeps import QueueSettings, attention_variants, jobs_of
+        from cosformer.sweeps.arena import arena_recipes
+
+        paths = dict(_pair(text) for text in data or [])
+        recipes = arena_recipes(_names(tasks), large=large, data=paths, assignments=set_ or [])
+        planned = jobs_of(recipes, attention_variants(_names(attentions)), numbers(seeds, "--seeds"), pretrain=pretrain)
+        settings = QueueSettings(name="Long-Range Arena", parallel=jobs, device=device)
+    do_queue(out, planned, settings, json_file=json_file, quiet=quiet)
+
+
+@app.command()
+def table(
+    folder: Annotated[Path, typer.Argument(help="Folder of a queue, or a table that was kept.")] = Path("runs/lra"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="For documents.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Print the table of a queue, also while it runs."""
+    from cosformer.cli.queued import print_table
+
+    with refusals():
+        from cosformer.sweeps.table import read_table
+
+        found = read_table(folder)
+    print_table(found, markdown=markdown, as_json=as_json)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    task, equals, path = text.partition("=")
+    if not equals or not path:
+        raise ValueError(f"--data {text!r}: write the task, =, and where its files are, such as text=aclImdb")
+    return task, path

@@ -1,0 +1,27 @@
+"""The Long-Range Arena as a queue: which recipe each task is, with the data where it lies."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from cosformer.tasks import NAMED
+from cosformer.training import BadRecipe, Recipe, load_recipe
+
+PREFIX = "lra-"
+TASKS = tuple(name.removeprefix(PREFIX) for name in NAMED if name.startswith(PREFIX))
+
+
+def arena_recipes(
+    tasks: Sequence[str], *, large: bool = False, data: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+) -> dict[str, Recipe]:  # fmt: skip
+    """By group: `listops`, or `listops-large`. data: by task, where its files are; absent, its jobs are skipped."""
+    data = dict(data or {})
+    for task in (*tasks, *data):
+        if task not in TASKS:
+            raise BadRecipe(f"the arena has no task {task!r}: there are {', '.join(TASKS)}")
+    found: dict[str, Recipe] = {}
+    for task in tasks:
+        group = f"{task}-large" if large else task
+        own = [f"data.path={json.dumps([data[task]])}"] if task in data else []
+        found[group] = load_recipe(PREFIX + group, *assignments, *own)
+    return found

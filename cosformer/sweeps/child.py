@@ -1,0 +1,116 @@
+"""One job in a process of its own: `python -m cosformer.sweeps.child FOLDER JOB DEVICE PARENT`.
+
+So nothing that happens to it, out of memory least of all, happens to the queue. What it says goes to its log.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from cosformer.sweeps.jobs import job_file, run_folder
+from cosformer.sweeps.outcomes import FAILED, INTERRUPTED, SKIPPED, TAKEN, ended_without, measured, write_outcome
+from cosformer.tasks import MissingPackage, Progress, SourceMissing
+from cosformer.training import BadRecipe, NotFinite, Watch, train
+from cosformer.training.recipe import read_recipe_file
+
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+
+
+def die_with(parent: int) -> None:
+    """A queue that is killed takes its jobs along: they would go on unseen, beside those of the next queue."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before this line
+            os._exit(INTERRUPTED)
+
+
+class Told(Watch):
+    """Plain lines; the queue shows the last one."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.out, self.steps, self.shown = out, 0, ""
+
+    def said(self, words: str) -> None:
+        print(words, file=self.out, flush=True)
+
+    def preparing(self, progress: Progress) -> None:
+        share = f"{progress.bytes / progress.expected:.0%}" if progress.expected else f"{progress.bytes:,} bytes"
+        if share != self.shown:
+            self.shown = share
+            self.said(f"preparing {progress.split}: {share}")
+
+    def starting(self, facts: dict[str, Any]) -> None:
+        self.steps = facts["steps"]
+        self.said(f"{facts['parameters']:,} parameters, {facts['device']}, from step {facts['start']:,}")
+
+    def line(self, line: dict[str, Any]) -> None:
+        if line["kind"] == "train":
+            self.said(f"step {line['step']:,}/{self.steps:,}  loss {line['loss']:.4f}")
+        elif line["kind"] == "eval":
+            name = next(n for n in ("accuracy", "bits_per_byte", "perplexity") if n in line)
+            self.said(
+                f"step {line['step']:,}/{self.steps:,}  {line['split']} {name.replace('_', ' ')} {line[name]:.4f}"
+            )
+
+
+@contextmanager
+def alone(folder: Path, job: str) -> Iterator[None]:
+    """Refuses a job that another process has: two would write one run. The system frees it when a process dies."""
+    try:
+        import fcntl
+    except ImportError:  # not POSIX: the queue's own folder is all that guards it
+        yield
+        return
+    with (folder / "jobs" / f".{job}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(TAKEN)
+        yield
+
+
+def do(folder: Path, job: str, device: str) -> int:
+    """Trains, tests, and leaves an outcome; an interrupted job leaves none, and goes on the next time."""
+    recipe, run, cache = read_recipe_file(job_file(folder, job)), run_folder(folder, job), folder / "data-cache"
+    try:
+        summary = train(recipe, run, resume=True, cache=cache, device=device, watch=Told(sys.stdout))
+        if summary.interrupted:
+            return INTERRUPTED
+        where = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
+        write_outcome(folder, job, measured(run, summary, tested=recipe.task != "mlm", device=where, cache=cache))
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (SourceMissing, MissingPackage) as error:
+        ended_without(folder, job, SKIPPED, str(error))
+    except BadRecipe as error:  # such as an attention that cannot do the task
+        ended_without(folder, job, SKIPPED, f"refused: {error}")
+    except (torch.OutOfMemoryError, MemoryError):
+        traceback.print_exc()
+        ended_without(folder, job, FAILED, "out of memory")
+    except NotFinite as error:
+        ended_without(folder, job, FAILED, str(error))
+    except Exception as error:
+        traceback.print_exc()
+        ended_without(folder, job, FAILED, f"{type(error).__name__}: {error}")
+    return 1
+
+
+def main() -> None:
+    folder, job, device, parent = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    die_with(parent)
+    with alone(folder, job):
+        code = do(folder, job, device)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

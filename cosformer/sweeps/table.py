@@ -1,0 +1,130 @@
+"""The table of a queue: a cell for each job, a row for each group and variant with its mean over seeds."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cosformer.bench.environment import provenance
+from cosformer.sweeps.jobs import Job, run_folder
+from cosformer.sweeps.outcomes import DONE, read_outcome
+from cosformer.tasks.shards.atomic import write_atomically
+from cosformer.training.run_folder import RECIPE
+
+TABLE = "table.json"
+WAITING, STOPPED = "waiting", "interrupted"
+# Student's t for 95% by degrees of freedom 1 … 10; beyond, the next lower of these would hardly differ
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+def cells_of(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    found = []
+    for job in jobs:
+        outcome = read_outcome(folder, job.name)
+        if outcome is None:
+            begun = (run_folder(folder, job.name) / RECIPE).is_file()
+            outcome = {"state": STOPPED if begun else WAITING, "why": ""}
+        found.append({"group": job.group, "variant": job.variant, "seed": job.seed, **outcome, "run": job.name})
+    return found
+
+
+def rows_of(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over the seeds that are done; their interval, or where there is one seed, that of its examples."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for cell in cells:
+        groups.setdefault((cell["group"], cell["variant"]), []).append(cell)
+    rows = []
+    for (group, variant), members in groups.items():
+        done = [cell for cell in members if cell["state"] == DONE and cell["value"] is not None]
+        row: dict[str, Any] = {"group": group, "variant": variant, "seeds": len(done)}
+        if done:
+            values = [cell["value"] for cell in done]
+            low, high = interval(values) if len(done) > 1 else (done[0]["low"], done[0]["high"])
+            row |= {name: done[0][name] for name in ("metric", "better", "split", "steps", "parameters")}
+            row |= {
+                "value": statistics.fmean(values), "low": low, "high": high,
+                "steps_per_second": _median(done, "steps_per_second"), "memory_bytes": _median(done, "memory_bytes"),
+            }  # fmt: skip
+        not_done = [cell for cell in members if cell["state"] != DONE]
+        row |= {"state": DONE if not not_done else not_done[0]["state"], "why": not_done[0]["why"] if not_done else ""}
+        rows.append(row)
+    return rows
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """95% for the mean of a few runs, by Student's t."""
+    half = STUDENT[min(len(values) - 1, len(STUDENT)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return mean - half, mean + half
+
+
+def _median(cells: Sequence[dict[str, Any]], name: str) -> float | None:
+    values = [cell[name] for cell in cells if cell[name] is not None]
+    return statistics.median(values) if values else None
+
+
+def collect(folder: Path, jobs: Sequence[Job], *, name: str, parallel: int = 1) -> dict[str, Any]:
+    """table.json, whole: `cells`, `table`, what the runs have in common and what they were measured on."""
+    cells = cells_of(folder, jobs)
+    done = [cell for cell in cells if cell["state"] == DONE]
+    places = [cell.pop("environment") for cell in done]
+    for cell, place in zip(done, places, strict=True):
+        cell["commit"] = place["commit"]
+    found = {
+        "benchmark": "queue", "kind": "queue", "name": name,
+        "environment": {**places[0], "command": provenance("cpu")["command"]} if places else provenance("cpu"),
+        "settings": {
+            "parallel": parallel, "groups": list(dict.fromkeys(job.group for job in jobs)),
+            "variants": list(dict.fromkeys(job.variant for job in jobs)),
+            "seeds": list(dict.fromkeys(job.seed for job in jobs)),
+        },
+        "cells": cells, "table": rows_of(cells),
+    }  # fmt: skip
+    write_atomically(folder / TABLE, [(json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode()])
+    return found
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Of a queue's folder, or a file that was kept."""
+    path = path / TABLE if path.is_dir() else path
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: name the folder of a queue, or its {TABLE}")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error})") from error
+    if not isinstance(found, dict) or found.get("kind") != "queue":
+        raise ValueError(f"{path} is no table of a queue: `cosformer lra run` writes one")
+    return found
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row's number for people: 37.9% (36.0–39.9), or why there is none."""
+    if "value" not in row:
+        return row["state"] + (f": {row['why']}" if row["why"] else "")
+    percent = row["metric"] == "accuracy"
+
+    def one(value: float) -> str:
+        return f"{value * 100:.1f}" if percent else f"{value:.3g}"
+
+    spread = f" ({one(row['low'])}–{one(row['high'])})" if row["low"] is not None else ""
+    return one(row["value"]) + ("%" if percent else "") + spread
+
+
+def markdown_table(found: dict[str, Any]) -> str:
+    """Groups across, variants down; steps per second and memory of each group beside its number."""
+    groups = found["settings"]["groups"]
+    rows = {(row["group"], row["variant"]): row for row in found["table"]}
+    lines = ["| | " + " | ".join(groups) + " |", "|---|" + "---:|" * len(groups)]
+    for variant in found["settings"]["variants"]:
+        cells = []
+        for group in groups:
+            row = rows.get((group, variant))
+            text = shown(row) if row else ""
+            if row and row.get("steps_per_second"):
+                text += f"; {row['steps_per_second']:.1f} steps/s, {row['memory_bytes'] / 2**20:,.0f} MiB"
+            cells.append(text.replace("|", "\\|"))
+        lines.append(f"| {variant} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,60 @@
+"""`cosformer lra`: what it plans, what it refuses, what its table says."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from cosformer.cli.main import app
+from cosformer.sweeps.table import rows_of
+
+SMALL = (
+    "model.hidden_size=16", "model.num_hidden_layers=1", "data.length=32", "train.steps=2", "train.batch=4",
+    "eval.batches=1", "eval.batch=4", "data.sizes=[16,8,8]", "train.log_every=1",
+)  # fmt: skip
+
+
+def lra(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["lra", *arguments])
+    return done.exit_code, done.output
+
+
+def test_trains_prints_and_writes(tmp_path: Path) -> None:
+    sets = [part for one in SMALL for part in ("--set", one)]
+    code, words = lra(
+        "run", "--tasks", "listops", "--attentions", "cosformer", "--out", str(tmp_path / "q"), "--device", "cpu",
+        "--json", str(tmp_path / "kept.json"), *sets,
+    )  # fmt: skip
+    assert code == 0, words
+    assert "listops-cosformer-0: done: test accuracy" in words
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["cells"][0]["state"] == "done"
+    assert kept["environment"]["versions"]["torch"]
+    code, words = lra("table", str(tmp_path / "kept.json"), "--markdown")
+    assert code == 0
+    assert words.startswith("| | listops |\n")
+    code, words = lra("table", str(tmp_path / "q"), "--json")
+    assert json.loads(words)["table"] == rows_of(kept["cells"])
+
+
+def test_refuses_before_anything_runs(tmp_path: Path) -> None:
+    for arguments, wanted in (
+        (("--tasks", "listop"), "no task 'listop'"),
+        (("--attentions", "cosforme"), "did you mean cosformer"),
+        (("--data", "text"), "write the task, =, and where its files are"),
+        (("--seeds", "a"), "whole numbers"),
+        (("--set", "train.step=5"), "did you mean train.steps"),
+        (("--device", "tpu"), "use auto, cpu or cuda"),
+    ):
+        code, words = lra("run", "--out", str(tmp_path / "q"), *arguments)
+        assert code == 2, words
+        assert wanted in " ".join(words.replace("│", " ").split()), words
+    assert not (tmp_path / "q").exists()
+
+
+def test_a_table_that_is_none_says_so(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    for name, wanted in (("none", "is not there"), ("other.json", "is no table of a queue")):
+        code, words = lra("table", str(tmp_path / name))
+        assert code == 2
+        assert wanted in " ".join(words.replace("│", " ").split())
