@@ -1,4 +1,4 @@
-"""Line charts as SVG, drawn here: they show without JavaScript, which adds what is under the pointer.
+"""Charts as SVG, drawn here: they show without JavaScript, which adds what is under the pointer.
 
 A figure holds the chart twice, for wide and for narrow screens: letters of one picture cannot suit both.
 """
@@ -8,7 +8,11 @@ import math
 from dataclasses import dataclass, replace
 from html import escape
 
-WIDE, NARROW = (560, 270), (350, 240)
+from cosformer.report.marks import end_labels, line_style, mark
+
+WIDE, NARROW, SMALL = (560, 270), (350, 240), (300, 170)
+TALL_WIDE, TALL_NARROW = (620, 400), (350, 330)
+LABELS = 104  # beside the plot, for names at the ends of lines
 MOST_POINTS = 400
 
 
@@ -18,6 +22,10 @@ class Series:
     points: list[tuple[float, float]]
     colour: int = 1
     """Of the page's series colours."""
+    style: int = 0
+    """Of lines and marks, for where there are many series: colour alone does not tell them apart."""
+    bars: tuple[tuple[float, float], ...] = ()
+    """Below and above each point, how far it may be off; empty: not told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +42,10 @@ class Chart:
     from_zero: bool = False
     bare: bool = False
     """Small: no legend, and one size."""
+    many: bool = False
+    """Large, for many lines: names at their ends, a legend that hides and shows them."""
+    scatter: bool = False
+    """Points without lines; what is told is that of the nearest."""
 
 
 def figure(chart: Chart) -> str:
@@ -41,31 +53,53 @@ def figure(chart: Chart) -> str:
     chart = _drawable(chart)
     if not any(s.points for s in chart.series):
         return ""
-    legend = "".join(
-        f'<li><span class="swatch c{s.colour}"></span>{escape(s.name)}</li>' for s in chart.series if s.points
-    )
-    legend = "" if chart.bare else f'<ul class="legend">{legend}</ul>'
     numbers = {
-        "x": chart.x, "series": [{"name": s.name, "colour": s.colour, "points": s.points} for s in chart.series],
+        "x": chart.x, "y": chart.y, "exact": chart.many, "scatter": chart.scatter,
+        "series": [{"name": s.name, "colour": s.colour, "points": s.points} for s in chart.series],
     }  # fmt: skip
-    sizes = (("only", (300, 170)),) if chart.bare else (("wide", WIDE), ("narrow", NARROW))
+    wide, narrow = (TALL_WIDE, TALL_NARROW) if chart.many else (WIDE, NARROW)
+    sizes = (("only", SMALL),) if chart.bare else (("wide", wide), ("narrow", narrow))
     drawn = "".join(svg(chart, size, kind) for kind, size in sizes)
     title = f'<h3 id="{chart.identity}-title">{escape(chart.title)}</h3>'
+    classes = "chart" + (" bare" if chart.bare else "") + (" many" if chart.many else "")
     return (
-        f'<figure class="chart{" bare" if chart.bare else ""}" id="{chart.identity}" '
-        f'data-chart="{escape(json.dumps(numbers), quote=True)}">{title}{legend}'
+        f'<figure class="{classes}" id="{chart.identity}" '
+        f'data-chart="{escape(json.dumps(numbers), quote=True)}">{title}{_legend(chart)}'
         f'<div class="plot">{drawn}<div class="tip" role="status" hidden></div></div></figure>'
     )
 
 
+def _legend(chart: Chart) -> str:
+    """Names of the lines; in a chart of many, switches."""
+    if chart.bare:
+        return ""
+    entries = []
+    for i, s in enumerate(chart.series):
+        if not s.points:
+            continue
+        name = f'<span class="swatch c{s.colour}"></span>{escape(s.name)}'
+        if chart.many:
+            sample = f'<svg class="key c{s.colour}" viewBox="0 0 26 10" aria-hidden="true">'
+            sample += "" if chart.scatter else f'<line class="line{line_style(s.style)}" x1="0" x2="26" y1="5" y2="5"/>'
+            sample += f"{mark(13, 5, s.style)}</svg>"
+            name = f'<button type="button" data-series="{i}" aria-pressed="true">{sample}{escape(s.name)}</button>'
+        entries.append(f"<li>{name}</li>")
+    return f'<ul class="legend">{"".join(entries)}</ul>'
+
+
 def svg(chart: Chart, size: tuple[int, int], kind: str) -> str:
     width, height = size
-    left, right, top, bottom = 52, 16, 12, 36
+    labelled = chart.many and kind == "wide"
+    left, right, top, bottom = 52, LABELS if labelled else 16, 12, 36
     ys = [y for s in chart.series for _, y in s.points] + [y for _, y in chart.levels]
+    ys += [y for s in chart.series for ends in s.bars for y in ends]
     xs = [x for s in chart.series for x, _ in s.points]
-    x_ticks = log_ticks(min(xs), max(xs), xs) if chart.log_x else ticks(min(xs), max(xs), 4 if width < 500 else 7)
+    few = 4 if width < 500 else 7
+    x_ticks = log_ticks(min(xs), max(xs), xs, few) if chart.log_x else ticks(min(xs), max(xs), few)
     y_ticks = log_ticks(min(ys), max(ys)) if chart.log_y else ticks(0 if chart.from_zero else min(ys), max(ys), 5)
     x_low, x_high = (min(xs), max(xs)) if chart.log_x else (min(x_ticks[0], min(xs)), max(xs))
+    if chart.scatter:  # no point on an edge
+        x_low, x_high = (0, x_ticks[-1]) if not chart.log_x else (x_low / 1.3, x_high * 1.3)
     y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
     a_x, b_x = _line(x_low, x_high, left, width - right, chart.log_x)
     a_y, b_y = _line(y_low, y_high, height - bottom, top, chart.log_y)
@@ -96,13 +130,24 @@ def svg(chart: Chart, size: tuple[int, int], kind: str) -> str:
         parts.append(
             f'<text class="level" x="{width - right}" y="{free:.1f}" text-anchor="end">{escape(name)} {short(y)}</text>'
         )
-    for s in chart.series:
+    ends = []
+    for i, s in enumerate(chart.series):
         placed = [at(x, y) for x, y in s.points]
+        if not placed:
+            continue
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
-        if len(placed) > 1:
-            parts.append(f'<polyline class="line c{s.colour}" points="{path}"/>')
+        drawn = []
+        if len(placed) > 1 and not chart.scatter:
+            drawn.append(f'<polyline class="line{line_style(s.style)}" points="{path}"/>')
+        for (x, y), (px, _) in zip(s.bars, placed, strict=False):
+            (_, low), (_, high) = at(x_low, x), at(x_low, y)
+            drawn.append(f'<line class="bar-line" x1="{px:.1f}" x2="{px:.1f}" y1="{low:.1f}" y2="{high:.1f}"/>')
         if len(placed) <= 30 and not chart.bare:
-            parts += [f'<circle class="dot c{s.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>' for x, y in placed]
+            drawn += [mark(x, y, s.style) for x, y in placed]
+        parts.append(f'<g class="c{s.colour}" data-series="{i}">{"".join(drawn)}</g>')
+        ends.append((i, s.name, s.colour, *placed[-1]))
+    if labelled:
+        parts += end_labels(ends, width - right, top, height - bottom)
     scale = [round(v, 6) for v in (a_x, b_x, a_y, b_y)]
     return (
         f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" tabindex="0" '
@@ -134,10 +179,11 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def log_ticks(low: float, high: float, measured: list[float] | None = None) -> list[float]:
-    """Powers of ten around the range; or the measured places themselves, where they are few."""
-    if measured and len(set(measured)) <= 6:
-        return sorted(set(measured))
+def log_ticks(low: float, high: float, measured: list[float] | None = None, most: int = 6) -> list[float]:
+    """Powers of ten around the range; or the measured places themselves, every so many of them."""
+    places = sorted(set(measured or ()))
+    if places and len(places) <= 12:
+        return places[:: -(-len(places) // max(most, 1))]
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     step = max(1, -(-(last - first) // 6))
     return [10.0**i for i in range(first, last + 1, step)]
@@ -169,7 +215,7 @@ def _drawable(chart: Chart) -> Chart:
         every = -(-len(kept) // MOST_POINTS)
         if every > 1:
             kept = kept[:-1:every] + kept[-1:]
-        lines.append(Series(name=s.name, points=[(_rounded(x), _rounded(y)) for x, y in kept], colour=s.colour))
+        lines.append(replace(s, points=[(_rounded(x), _rounded(y)) for x, y in kept]))
     return replace(chart, series=lines)
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// The page stands without this file: here are the choice of colours and what lies under the pointer.
+// The page stands without this file: here are the choice of colours, what lies under the pointer, tables that sort.
 
 (() => {
   const button = document.getElementById("theme");
@@ -32,10 +32,19 @@
     return made;
   };
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
-    const { x: xName, series } = JSON.parse(figure.dataset.chart);
+    const { x: xName, y: yName, exact, scatter, series } = JSON.parse(figure.dataset.chart);
     const tip = figure.querySelector(".tip");
     const places = [...new Set(series.flatMap((s) => s.points.map((p) => p[0])))].sort((a, b) => a - b);
+    const off = new Set();
     let at = places.length - 1;
+    for (const button of figure.querySelectorAll(".legend button")) {
+      button.addEventListener("click", () => {
+        const which = Number(button.dataset.series);
+        if (!off.delete(which)) off.add(which);
+        button.setAttribute("aria-pressed", String(!off.has(which)));
+        for (const part of figure.querySelectorAll(`g[data-series="${which}"]`)) part.classList.toggle("off", off.has(which));
+      });
+    }
     const hide = () => {
       tip.hidden = true;
       for (const mark of figure.querySelectorAll(".cross, .here")) mark.remove();
@@ -52,8 +61,9 @@
       const head = document.createElement("div");
       head.textContent = `${xName} ${told(place)}`;
       tip.append(head);
-      for (const s of series) {
-        if (!s.points.length) continue;
+      for (const [which, s] of series.entries()) {
+        if (!s.points.length || off.has(which)) continue;
+        if ((exact || scatter) && !s.points.some((p) => p[0] === place)) continue;
         const near = s.points.reduce((a, b) => (Math.abs(b[0] - place) < Math.abs(a[0] - place) ? b : a));
         const row = document.createElement("div");
         const swatch = document.createElement("span");
@@ -61,7 +71,7 @@
         const value = document.createElement("b");
         value.textContent = told(near[1]);
         const elsewhere = near[0] === place ? "" : ` (at ${told(near[0])})`;
-        row.append(swatch, `${s.name} `, value, elsewhere);
+        row.append(swatch, `${s.name} `, value, elsewhere, scatter ? ` ${yName}` : "");
         tip.append(row);
         svg.append(make("circle", { class: `here c${s.colour}`, cx: px(near[0]), cy: py(near[1]), r: 5 }));
       }
@@ -99,9 +109,32 @@
   }
 })();
 
-(() => {
-  const maps = document.querySelector(".maps");
-  if (!maps) return;
+for (const table of document.querySelectorAll("table.sorts")) {
+  const heads = [...table.querySelectorAll("thead th")];
+  const body = table.tBodies[0];
+  for (const [column, head] of heads.entries()) {
+    head.querySelector("button").addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      for (const other of heads) other.setAttribute("aria-sort", "none");
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const words = head.dataset.words === "1";
+      const key = (row) => {
+        const cell = row.cells[column];
+        if (words) return cell.textContent;
+        return "value" in cell.dataset ? Number(cell.dataset.value) : null;
+      };
+      const order = (a, b) => {
+        const [x, y] = [key(a), key(b)];
+        if (x === null || y === null) return (x === null) - (y === null); // without a number: last, either way
+        const less = words ? x.localeCompare(y) : (x > y) - (x < y);
+        return up ? less : -less;
+      };
+      body.append(...[...body.rows].sort(order));
+    });
+  }
+}
+
+for (const maps of document.querySelectorAll(".maps")) {
   const words = JSON.parse(maps.dataset.words);
   const [darkest, gamma] = [Number(maps.dataset.darkest), Number(maps.dataset.gamma)];
   const readout = maps.querySelector(".readout");
@@ -128,9 +161,10 @@
     const level = read(image)[4 * (query * size + key) + 3] / 255;
     const times = darkest * level ** (1 / gamma);
     const much = level === 0 ? "not at all" : `${times.toFixed(1)}${level === 1 ? " or more" : ""} times the mean`;
-    readout.textContent = `layer ${image.dataset.layer}, head ${image.dataset.head}: ${named(words[query])} (${query}) ` +
+    const where = image.dataset.name ?? `layer ${image.dataset.layer}, head ${image.dataset.head}`;
+    readout.textContent = `${where}: ${named(words[query])} (${query}) ` +
       `looks at ${named(words[key])} (${key}), ${Math.abs(query - key)} away: ${much}`;
   };
   maps.addEventListener("pointermove", follow);
   maps.addEventListener("pointerdown", follow);
-})();
+}
