@@ -10,7 +10,7 @@ import pytest
 import cosformer
 
 ROOT = Path(cosformer.__file__).parent
-LAYERS = ["ops", "nn", "models", "rivals", "tasks", "training", "bench", "sweeps", "report", "cli"]
+LAYERS = ["ops", "nn", "models", "rivals", "tasks", "training", "bench", "sweeps", "report", "compare", "cli"]
 MAY_IMPORT = {
     "ops": {"torch"},
     "nn": {"torch"},
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "bench": {"torch", "matplotlib"},
     "sweeps": {"torch"},
     "report": {"torch"},
+    "compare": {"torch"},
     "cli": {"torch", "typer", "rich", "matplotlib"},
 }
 NEVER = {("tasks", "models"), ("tasks", "rivals"), ("tasks", "nn"), ("tasks", "ops")}  # data knows no model

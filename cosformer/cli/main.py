@@ -3,6 +3,7 @@
 import typer
 
 from cosformer.cli.bench import app as bench
+from cosformer.cli.compare import app as compare
 from cosformer.cli.convert import convert
 from cosformer.cli.demo import demo
 from cosformer.cli.env import env
@@ -26,6 +27,7 @@ app.command()(generate)
 app.command()(inspect)
 app.command()(report)
 app.add_typer(bench, name="bench")
+app.add_typer(compare, name="compare")
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(lra, name="lra")
 

@@ -11,7 +11,7 @@ from html import escape
 from cosformer.report.marks import end_labels, line_style, mark
 
 WIDE, NARROW, SMALL = (560, 270), (350, 240), (300, 170)
-TALL_WIDE, TALL_NARROW = (620, 400), (350, 330)
+TALL_WIDE, TALL_NARROW = (530, 370), (350, 330)
 LABELS = 104  # beside the plot, for names at the ends of lines
 MOST_POINTS = 400
 
@@ -97,10 +97,14 @@ def svg(chart: Chart, size: tuple[int, int], kind: str) -> str:
     few = 4 if width < 500 else 7
     x_ticks = log_ticks(min(xs), max(xs), xs, few) if chart.log_x else ticks(min(xs), max(xs), few)
     y_ticks = log_ticks(min(ys), max(ys)) if chart.log_y else ticks(0 if chart.from_zero else min(ys), max(ys), 5)
+    if chart.many and chart.log_y:
+        y_ticks = inner_ticks(min(ys) / 1.2, max(ys) * 1.2)
     x_low, x_high = (min(xs), max(xs)) if chart.log_x else (min(x_ticks[0], min(xs)), max(xs))
     if chart.scatter:  # no point on an edge
         x_low, x_high = (0, x_ticks[-1]) if not chart.log_x else (x_low / 1.3, x_high * 1.3)
     y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
+    if chart.many and chart.log_y:
+        y_low, y_high = min(ys) / 1.2, max(ys) * 1.2
     a_x, b_x = _line(x_low, x_high, left, width - right, chart.log_x)
     a_y, b_y = _line(y_low, y_high, height - bottom, top, chart.log_y)
 
@@ -187,6 +191,16 @@ def log_ticks(low: float, high: float, measured: list[float] | None = None, most
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     step = max(1, -(-(last - first) // 6))
     return [10.0**i for i in range(first, last + 1, step)]
+
+
+def inner_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten inside the range; 1, 2 and 5 times them where these are few. The range itself where none is."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1,), (1, 2, 5)):
+        found = [f * 10.0**i for i in powers for f in factors if low <= f * 10.0**i <= high]
+        if len(found) > 2:
+            return found
+    return found or [low, high]
 
 
 def short(x: float) -> str:

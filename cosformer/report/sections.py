@@ -212,7 +212,7 @@ def settings(run: Run) -> str:
     plain = {k: v for k, v in run.recipe.items() if not isinstance(v, Mapping)}
     parts = {"recipe": plain, **{k: v for k, v in run.recipe.items() if isinstance(v, Mapping)}}
     shown = "".join(
-        f"<div><h3>{escape(name)}</h3>{_table(values.items())}</div>" for name, values in parts.items() if values
+        f"<div><h3>{escape(name)}</h3>{pairs(values.items())}</div>" for name, values in parts.items() if values
     )
     return f'<div class="tables">{shown}</div>'
 
@@ -241,13 +241,14 @@ def environment(run: Run) -> str:
     events = "".join(f"<li>step {line['step']:,}: {escape(str(line.get('event')))}</li>" for line in run.of("event"))
     return (
         f"<h3>Data: {escape(str(s['data']['name']))}</h3>{data}"
-        f'<div class="tables"><div><h3>Machine</h3>{_table(facts.items())}</div>'
-        f"<div><h3>Versions</h3>{_table(where['versions'].items())}</div>"
+        f'<div class="tables"><div><h3>Machine</h3>{pairs(facts.items())}</div>'
+        f"<div><h3>Versions</h3>{pairs(where['versions'].items())}</div>"
         f'<div><h3>Events</h3><ul class="plain">{events}</ul></div></div>'
     )
 
 
-def _table(rows: Iterable[tuple[str, Any]]) -> str:
+def pairs(rows: Iterable[tuple[str, Any]]) -> str:
+    """A table of names and values."""
     shown = "".join(
         f'<tr><th scope="row">{escape(str(k))}</th><td>{escape(visible(_value(v)))}</td></tr>' for k, v in rows
     )

@@ -191,8 +191,14 @@ def test_bench_refuses(arguments: list[str], message: str) -> None:
 
 
 HELP = {
-    (): {"env", "demo", "bench", "train", "recipes", "eval", "report", "convert", "generate", "inspect", "tokenizer",
-         "lra"},
+    (): {"env", "demo", "bench", "compare", "train", "recipes", "eval", "report", "convert", "generate", "inspect",
+         "tokenizer", "lra"},
+    ("compare",): {"speed", "report", "--out", "--device", "--minutes", "--quality"},
+    ("compare", "speed"): {
+        "--out", "--device", "--attentions", "--lengths", "--mode", "--heads", "--width", "--tokens", "--dtype",
+        "--visits", "--limit", "--memory", "--minutes", "--import", "--json",
+    },
+    ("compare", "report"): {"--quality", "--out", "--markdown"},
     ("bench",): {"attention", "decode", "generate", "precision", "train"},
     ("bench", "decode"): {
         "--device", "--sequences", "--heads", "--width", "--contexts", "--dtype", "--repeats", "--backend", "--json",

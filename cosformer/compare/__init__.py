@@ -1,0 +1,1 @@
+"""All attentions side by side: speed and memory over length, quality from runs, one page of it."""
