@@ -28,9 +28,9 @@ def words(key: np.uint64, count: int) -> Words:
         return mix(key + (np.arange(1, count + 1, dtype=np.uint64)) * GOLDEN)
 
 
-def uniforms(key: np.uint64, count: int) -> NDArray[np.float64]:
-    """In [0, 1)."""
-    return (words(key, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def shares(drawn: Words) -> NDArray[np.float64]:
+    """Words as numbers in [0, 1)."""
+    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class Permutation:

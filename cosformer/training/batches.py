@@ -14,10 +14,10 @@ Key = tuple[int, int]
 
 
 class ByEpoch(Dataset[dict[str, Tensor]]):
-    """Items that are the same in every epoch."""
+    """Items that are the same in every epoch; a loader is given whole batches, read at once where that can be done."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, collate: Any) -> None:
+        self.dataset, self.collate = dataset, collate
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -25,21 +25,40 @@ class ByEpoch(Dataset[dict[str, Tensor]]):
     def __getitem__(self, key: Key) -> dict[str, Tensor]:
         return self.dataset[key[1]]
 
+    def __getitems__(self, keys: list[Key]) -> dict[str, Tensor]:
+        """The batch of these keys, all of one epoch."""
+        self._at(keys[0][0])
+        indices = [index for _, index in keys]
+        rows = self.dataset.read_rows(indices) if hasattr(self.dataset, "read_rows") else None
+        if rows is None or not hasattr(self.collate, "join"):
+            return self.collate([self.dataset[index] for index in indices])
+        return self.collate.join(rows)
+
+    def _at(self, epoch: int) -> None:
+        """Before items of an epoch are read."""
+
 
 class MaskedByEpoch(ByEpoch):
     """Other tokens are hidden in every epoch. The epoch comes with the key: loaders read ahead over its end."""
 
-    def __init__(self, dataset: Masked) -> None:
-        super().__init__(dataset)
+    def __init__(self, dataset: Masked, collate: Any) -> None:
+        super().__init__(dataset, collate)
         self.epoch = 0
 
     def __getitem__(self, key: Key) -> dict[str, Tensor]:
-        epoch, index = key
+        self._at(key[0])
+        return self.dataset[key[1]]
+
+    def _at(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.dataset = self.dataset.copy()  # its own, as that of another worker may be at another epoch
             self.dataset.set_epoch(epoch)
             self.epoch = epoch
-        return self.dataset[index]
+
+
+def as_is(batch: Any) -> Any:
+    """What a loader does with a batch of ByEpoch: nothing."""
+    return batch
 
 
 class RunBatches(Sampler[list[Key]]):

@@ -88,8 +88,8 @@ class RunData:
         return SequencePairs(shards, length, recipe.data.target_length or length, eos=ids["eos"])
 
     def training_set(self) -> ByEpoch:
-        found = self.dataset("train")
-        return MaskedByEpoch(found) if isinstance(found, Masked) else ByEpoch(found)
+        found, collate = self.dataset("train"), self.collator()
+        return MaskedByEpoch(found, collate) if isinstance(found, Masked) else ByEpoch(found, collate)
 
     def collator(self) -> Callable[[Sequence[dict[str, Tensor]]], dict[str, Tensor]]:
         if self.recipe.data.pack:

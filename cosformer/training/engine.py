@@ -18,7 +18,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from cosformer.tasks.datasets.windows import IGNORED
 from cosformer.training import checkpoint as saved
-from cosformer.training.batches import Key, RunBatches
+from cosformer.training.batches import Key, RunBatches, as_is
 from cosformer.training.cadence import Cadence, seed_step
 from cosformer.training.data import RunData
 from cosformer.training.held_out import held_out, on_device, score, uncompile
@@ -80,7 +80,7 @@ class RunTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            self.data.training_set(), batch_sampler=self.batches, collate_fn=self.data.collator(), num_workers=workers,
+            self.data.training_set(), batch_sampler=self.batches, collate_fn=as_is, num_workers=workers,
             pin_memory=self.args.device.type == "cuda", persistent_workers=workers > 0,
             worker_init_fn=_deaf_to_ctrl_c if workers else None,
             generator=torch.Generator().manual_seed(0),  # or it would draw from the generator of dropout
@@ -175,9 +175,9 @@ class RunTrainer(Trainer):
         if self.sharded:
             return find_gradient(self.model)
         uncompile(self.model)  # hooks see inside what is not compiled
-        dataset, collate, found = self.data.training_set(), self.data.collator(), NORM
+        dataset, found = self.data.training_set(), NORM
         for part in self.batches.split(keys):
-            inputs = self._prepare_inputs(collate([dataset[key] for key in part]))
+            inputs = self._prepare_inputs(dataset.__getitems__(part))
             seed_step(self.recipe.seed, step, self.args.process_index)
 
             def loss(inputs: dict[str, Any] = inputs) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosformer.tasks import ResumableBatches
-from cosformer.tasks.keyed_random import Permutation, uniforms
+from cosformer.tasks.keyed_random import Permutation, shares, words
 
 
 @settings(deadline=None)
@@ -45,7 +45,7 @@ def test_neighbours_are_scattered() -> None:
     order = Permutation(100_000, 1).slice(0, 100_000)
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
-    assert abs(uniforms(np.uint64(3), 100_000).mean() - 0.5) < 0.01
+    assert abs(shares(words(np.uint64(3), 100_000)).mean() - 0.5) < 0.01
 
 
 def epoch_of(sampler: ResumableBatches) -> list[list[int]]:

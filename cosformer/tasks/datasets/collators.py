@@ -1,12 +1,14 @@
 """From examples to a batch: padded to a multiple, or packed into one row."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cosformer.tasks.datasets.windows import IGNORED
+from cosformer.tasks.shards.rows import Rows
 
 Item = dict[str, Tensor]
 
@@ -41,6 +43,22 @@ class PadCollator:
             if tokens and (self.always_mask or any(len(row) != longest for row in rows)):
                 mask = name.removesuffix("input_ids") + "attention_mask"
                 batch[mask] = self._padded([torch.ones_like(row) for row in rows], 0)
+        return batch
+
+    def join(self, fields: Mapping[str, Rows | Tensor]) -> Item:
+        """The same for a batch that was read at once."""
+        batch: Item = {}
+        for name, rows in fields.items():
+            if isinstance(rows, Tensor):
+                batch[name] = rows
+                continue
+            tokens = name.endswith("input_ids")
+            fill = self.pad if tokens else 0 if name == "position_ids" else IGNORED
+            batch[name] = rows.padded(fill, multiple=self.multiple, left=self.left)
+            if tokens and (self.always_mask or bool((rows.lengths != batch[name].shape[1]).any())):
+                ones = Rows(np.ones_like(rows.values), rows.lengths)
+                mask = name.removesuffix("input_ids") + "attention_mask"
+                batch[mask] = ones.padded(0, multiple=self.multiple, left=self.left)
         return batch
 
     def _padded(self, rows: list[Tensor], value: int) -> Tensor:

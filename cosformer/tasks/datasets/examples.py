@@ -1,11 +1,14 @@
 """Examples of one or two texts: classification, and sequence to sequence."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from cosformer.tasks.encoders import Ids
+from cosformer.tasks.shards.rows import Rows, marked
 from cosformer.tasks.shards.shard_set import ShardSet
 
 
@@ -58,6 +61,22 @@ class LabelledTexts(_Examples):
             one, other = (self._joined([text]) for text in texts)
             return {"input_ids": one, "other_input_ids": other, **item}
         return {"input_ids": self._joined(texts), **item}
+
+    def read_rows(self, indices: Sequence[int]) -> dict[str, Rows | Tensor] | None:
+        """These items at once, for PadCollator.join; None where two texts are joined: those are read one by one."""
+        count = self.shards.manifest.texts
+        if count > 1 and not self.apart:
+            return None
+        for index in indices:
+            if not 0 <= index < len(self):
+                raise IndexError(f"example {index} of {len(self)}")
+        found: dict[str, Rows | Tensor] = {}
+        documents = np.asarray(indices, np.int64) * count
+        for i, name in enumerate(("input_ids", "other_input_ids")[:count]):
+            spans = self.shards.spans(documents + i)
+            spans[:, 1] = np.minimum(spans[:, 1], spans[:, 0] + self.room)
+            found[name] = marked(self.shards.rows(spans), self.bos, self.eos)
+        return {**found, "labels": torch.from_numpy(self.shards.labels_at(np.asarray(indices)))}
 
     def _joined(self, texts: list[Ids]) -> Tensor:
         lengths = fit([len(text) for text in texts], self.room)

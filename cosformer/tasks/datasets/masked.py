@@ -1,16 +1,18 @@
 """Masked language modelling: which tokens are hidden is a function of (seed, epoch, index)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from cosformer.tasks.datasets.windows import IGNORED
-from cosformer.tasks.keyed_random import key_of, uniforms, words
+from cosformer.tasks.keyed_random import GOLDEN, key_of, mix, shares
+from cosformer.tasks.shards.rows import Rows
 from cosformer.tasks.shards.shard_set import ShardSet
 
 
@@ -31,6 +33,7 @@ class Masked(Dataset[dict[str, Tensor]], ABC):
             raise ValueError(f"length={length}: at least 1 token")
         self.shards, self.length, self.mask, self.seed, self.share = shards, length, mask, seed, share
         self.special = np.asarray(sorted({*special, mask}), np.int64)
+        self.is_special = np.isin(np.arange(max(vocabulary, int(self.special.max()) + 1)), self.special)
         self.ordinary = np.setdiff1d(np.arange(vocabulary), self.special)
         if not len(self.ordinary):
             raise ValueError(f"all {vocabulary} tokens are special: there is nothing to mask")
@@ -42,8 +45,8 @@ class Masked(Dataset[dict[str, Tensor]], ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def place(self, index: int) -> tuple[int, int]:
-        """Of an item: its first token and the one after its last."""
+    def places(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n, 2]: the first token of each item and the one after its last."""
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
@@ -55,19 +58,37 @@ class Masked(Dataset[dict[str, Tensor]], ABC):
         )
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"item {index} of {len(self)}")
-        inputs, labels = self.hide(self.shards.read(*self.place(index)).astype(np.int64), index)
-        return {"input_ids": torch.from_numpy(inputs), "labels": torch.from_numpy(labels)}
+        return {name: torch.from_numpy(rows.values[0]) for name, rows in self.read_rows([index]).items()}
 
-    def hide(self, ids: np.ndarray, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens as the model sees them, and what it is to guess."""
-        key = ("mask", self.seed, int(self._epoch), index)
-        chosen = (uniforms(key_of(*key, "which"), len(ids)) < self.share) & ~np.isin(ids, self.special)
-        how = uniforms(key_of(*key, "how"), len(ids))
-        others = self.ordinary[words(key_of(*key, "other"), len(ids)) % np.uint64(len(self.ordinary))]
-        inputs = np.where(chosen & (how < 0.8), self.mask, np.where(chosen & (how >= 0.9), others, ids))
-        return inputs, np.where(chosen, ids, IGNORED)
+    def read_rows(self, indices: Sequence[int]) -> dict[str, Rows]:
+        """These items at once, for PadCollator.join."""
+        numbers = np.asarray(indices, np.int64)
+        for index in indices:
+            if not 0 <= index < len(self):
+                raise IndexError(f"item {index} of {len(self)}")
+        found = self.shards.rows(self.places(numbers))
+        inputs, labels = self.hide(found, numbers)
+        return {"input_ids": Rows(inputs, found.lengths), "labels": Rows(labels, found.lengths)}
+
+    def hide(self, rows: Rows, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The tokens as the model sees them, and what it is to guess. Each row by its own index alone."""
+        ids, count = rows.values, rows.values.shape[1]
+        base = key_of("mask", self.seed, int(self._epoch))
+        with np.errstate(over="ignore"):
+            keys = mix(base + (indices.astype(np.uint64) + np.uint64(1)) * GOLDEN)  # [B]
+            which, how, other = (mix(keys + np.uint64(i)) for i in (1, 2, 3))
+            places = np.arange(1, count + 1, dtype=np.uint64) * GOLDEN
+            drawn = shares(mix(which[:, None] + places))
+            chosen = (drawn < self.share) & ~self.is_special[ids] & rows.real()
+            flat = np.flatnonzero(chosen)  # much cheaper than pairs of indices
+            line, place = np.divmod(flat, count) if count else (flat, flat)
+            what = shares(mix(how[line] + places[place]))
+            others = self.ordinary[mix(other[line] + places[place]) % np.uint64(len(self.ordinary))]
+        true = ids.ravel()[flat]
+        inputs, labels = ids.copy(), np.full_like(ids, IGNORED)
+        labels.ravel()[flat] = true
+        inputs.ravel()[flat] = np.where(what < 0.8, self.mask, np.where(what >= 0.9, others, true))
+        return inputs, labels
 
 
 class MaskedWindows(Masked):
@@ -76,9 +97,9 @@ class MaskedWindows(Masked):
     def __len__(self) -> int:
         return -(-self.shards.tokens // self.length)
 
-    def place(self, index: int) -> tuple[int, int]:
-        start = index * self.length
-        return start, min(start + self.length, self.shards.tokens)
+    def places(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        starts = indices * self.length
+        return np.stack([starts, np.minimum(starts + self.length, self.shards.tokens)], 1)
 
 
 class MaskedTexts(Masked):
@@ -87,6 +108,7 @@ class MaskedTexts(Masked):
     def __len__(self) -> int:
         return self.shards.examples * self.shards.manifest.texts
 
-    def place(self, index: int) -> tuple[int, int]:
-        start, end = self.shards.document(index)
-        return start, min(start + self.length, end)
+    def places(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        spans = self.shards.spans(indices)
+        spans[:, 1] = np.minimum(spans[:, 1], spans[:, 0] + self.length)
+        return spans

@@ -11,6 +11,7 @@ from cosformer.tasks.encoders import Ids
 from cosformer.tasks.errors import DamagedShard
 from cosformer.tasks.shards.format import DTYPES, HEADER, read_record, shard_name, verify_shard
 from cosformer.tasks.shards.manifest import read_manifest
+from cosformer.tasks.shards.rows import Rows
 
 MAPPED = 16  # shards mapped at once: bounds the memory that mapped pages can take
 
@@ -84,6 +85,46 @@ class ShardSet:
     def _start(self, index: int) -> int:
         shard = int(np.searchsorted(self._document_ends, index, "right")) - 1
         return int(self._token_ends[shard] + self._map(shard).starts[index - self._document_ends[shard]])
+
+    def spans(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n, 2]: where each of these documents begins and ends, as document() tells of one."""
+        if len(documents) and not (documents.min() >= 0 and documents.max() < self.documents):
+            raise IndexError(f"documents {documents.min()} to {documents.max()} of {self.documents}")
+        ends = np.minimum(documents + 1, self.documents - 1)
+        found = np.stack([self._starts(documents), self._starts(ends)], 1)
+        found[documents + 1 == self.documents, 1] = self.tokens
+        return found
+
+    def _starts(self, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+        shards = np.searchsorted(self._document_ends, documents, "right") - 1
+        out = np.empty(len(documents), np.int64)
+        for shard in np.unique(shards).tolist():
+            own = shards == shard
+            out[own] = self._token_ends[shard] + self._map(shard).starts[documents[own] - self._document_ends[shard]]
+        return out
+
+    def rows(self, spans: NDArray[np.int64]) -> Rows:
+        """Copies of these stretches of tokens, side by side."""
+        lengths = spans[:, 1] - spans[:, 0]
+        out = np.zeros((len(spans), int(lengths.max(initial=0))), np.int64)
+        shards = np.searchsorted(self._token_ends, spans[:, 0], "right") - 1
+        for line, (start, stop), shard in zip(out, spans.tolist(), shards.tolist(), strict=True):
+            if start == stop:  # also behind the last token, where there is no shard
+                continue
+            begin = int(self._token_ends[shard])
+            if stop <= self._token_ends[shard + 1]:
+                line[: stop - start] = self._map(shard).tokens[start - begin : stop - begin]
+            else:
+                line[: stop - start] = self.read(start, stop)
+        return Rows(out, lengths)
+
+    def labels_at(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        shards = np.searchsorted(self._label_ends, examples, "right") - 1
+        out = np.empty(len(examples), np.int64)
+        for shard in np.unique(shards).tolist():
+            own = shards == shard
+            out[own] = self._map(shard).labels[examples[own] - self._label_ends[shard]]
+        return out
 
     def starts_between(self, start: int, stop: int) -> NDArray[np.int64]:
         """Where documents begin within tokens [start, stop)."""

@@ -1,0 +1,45 @@
+"""A batch read at once: the same as its items one by one, without what each of them costs."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Rows(NamedTuple):
+    """Sequences of unequal length, side by side from the left; what lies beyond a length has no meaning."""
+
+    values: NDArray[np.int64]
+    """[B, longest]"""
+    lengths: NDArray[np.int64]
+    """[B]"""
+
+    def real(self) -> NDArray[np.bool_]:
+        return np.arange(self.values.shape[1]) < self.lengths[:, None]
+
+    def padded(self, fill: int, *, multiple: int, left: bool) -> Tensor:
+        """[B, T], T the longest rounded up to a multiple."""
+        count, longest = self.values.shape
+        width = -(-max(1, longest) // multiple) * multiple
+        if width == longest and bool((self.lengths == longest).all()):
+            return torch.from_numpy(self.values)
+        out = np.full((count, width), fill, np.int64)
+        places = np.arange(width)
+        there = places >= width - self.lengths[:, None] if left else places < self.lengths[:, None]
+        out[there] = self.values[self.real()]  # both go row by row
+        return torch.from_numpy(out)
+
+
+def marked(rows: Rows, bos: NDArray[np.int64], eos: NDArray[np.int64]) -> Rows:
+    """With marks before and after each."""
+    if not len(bos) and not len(eos):
+        return rows
+    count, longest = rows.values.shape
+    out = np.zeros((count, longest + len(bos) + len(eos)), np.int64)
+    out[:, : len(bos)] = bos
+    out[:, len(bos) : len(bos) + longest] = rows.values
+    ends = len(bos) + rows.lengths
+    out[np.arange(count)[:, None], ends[:, None] + np.arange(len(eos))] = eos
+    return Rows(out, ends + len(eos))

@@ -1,0 +1,85 @@
+"""A batch that is read at once is the batch of its items."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tasks.tasks_data import Examples, shards_of
+
+from cosformer.tasks import ByteEncoder, LabelledTexts, MaskedTexts, MaskedWindows, PadCollator, ShardSet, prepare
+
+Lengths = st.lists(st.integers(0, 12), min_size=1, max_size=9).filter(any)
+
+
+def examples(folder: Path, lengths: list[int], texts: int, shard_bytes: int) -> ShardSet:
+    rows = [(tuple(chr(97 + i) * (n + j) for j in range(texts)), i % 2) for i, n in enumerate(lengths)]
+    return prepare(Examples(rows), "train", ByteEncoder(), folder, shard_bytes=shard_bytes)
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype, name
+        assert torch.equal(one[name], other[name]), name
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=Lengths, length=st.integers(3, 10), shard=st.integers(1, 40), marks=st.booleans(), left=st.booleans(),
+    multiple=st.sampled_from([1, 4, 16]), always=st.booleans(), apart=st.booleans(), order=st.randoms(),
+)  # fmt: skip
+def test_of_labelled_texts(
+    tmp_path_factory, lengths, length, shard, marks, left, multiple, always, apart, order
+) -> None:
+    shards = examples(tmp_path_factory.mktemp("l"), lengths, 2 if apart else 1, shard)
+    ids = {"bos": 1, "eos": 2} if marks else {}
+    data = LabelledTexts(shards, length, apart=apart, **ids)
+    chosen = [order.randrange(len(data)) for _ in range(5)]
+    collate = PadCollator(pad=0, multiple=multiple, left=left, always_mask=always)
+    rows = data.read_rows(chosen)
+    assert rows is not None
+    same(collate.join(rows), collate([data[i] for i in chosen]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=Lengths, length=st.integers(1, 10), shard=st.integers(1, 40), texts=st.integers(1, 2), order=st.randoms()
+)
+def test_of_masked_ones(tmp_path_factory, lengths, length, shard, texts, order) -> None:
+    """What is hidden in a row does not depend on the rows beside it."""
+    folder = tmp_path_factory.mktemp("m")
+    running = shards_of(
+        folder / "running", [[bytes([97 + i]) * (n + 1)] for i, n in enumerate(lengths)], shard_bytes=shard
+    )
+    kinds = [
+        MaskedTexts(examples(folder / "examples", lengths, texts, shard), length, mask=0, special=(1, 2), share=0.4),
+        MaskedWindows(running, length, mask=0, special=(1, 2), share=0.4),
+    ]
+    collate = PadCollator(pad=0, multiple=4)
+    for data in kinds:
+        data.set_epoch(3)
+        chosen = [order.randrange(len(data)) for _ in range(5)]
+        same(collate.join(data.read_rows(chosen)), collate([data[i] for i in chosen]))
+
+
+def test_masked_texts_are_all_texts_and_no_labels(tmp_path: Path) -> None:
+    shards = prepare(Examples([(("ab", "cdefgh"), 1), (("", "x"), 0)]), "train", ByteEncoder(), tmp_path)
+    data = MaskedTexts(shards, 4, mask=0, special=(), share=0.5)
+    assert len(data) == 4
+    items = [data[i] for i in range(4)]
+    true = [[3 + ord(c) for c in text] for text in ("ab", "cdef", "", "x")]
+    for item, ids in zip(items, true, strict=True):
+        assert len(item["input_ids"]) == len(ids)
+        for seen, label, token in zip(item["input_ids"].tolist(), item["labels"].tolist(), ids, strict=True):
+            assert label == token or (label == -100 and seen == token)
+    with pytest.raises(IndexError, match="item 4 of 4"):
+        data.read_rows([0, 4])
+
+
+def test_two_texts_that_are_joined_are_read_one_by_one(tmp_path: Path) -> None:
+    shards = examples(tmp_path, [3, 4], 2, 100)
+    assert LabelledTexts(shards, 8).read_rows([0]) is None
+    with pytest.raises(IndexError, match="example 2 of 2"):
+        LabelledTexts(shards, 8, apart=True).read_rows([2])
