@@ -29,7 +29,7 @@ class Cadence(TrainerCallback):
         self.trainer.window_begin = time.perf_counter()
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        seed_step(self.trainer.recipe.seed, state.global_step, args.process_index)
+        seed_step(self.trainer.recipe.seed, state.global_step, args.process_index, args.device)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         recipe, step = self.trainer.recipe, state.global_step
@@ -55,6 +55,13 @@ class Cadence(TrainerCallback):
         return self.trainer.interrupted
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Dropout is a function of (seed, step, process): a run that goes on draws what it would have drawn."""
-    torch.manual_seed(int(key_of("step", seed, step, rank) >> 1))  # pyright: ignore[reportOperatorIssue]
+def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
+    """Dropout is a function of (seed, step, process): a run that goes on draws what it would have drawn.
+
+    Not by torch.manual_seed: for every kind of device that is not in use it keeps the seed and a printed stack for
+    later, at every call, which took a millisecond a step and would fill the memory of a long run.
+    """
+    number = int(key_of("step", seed, step, rank) >> 1)  # pyright: ignore[reportOperatorIssue]
+    torch.default_generator.manual_seed(number)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(number)

@@ -178,7 +178,7 @@ class RunTrainer(Trainer):
         dataset, found = self.data.training_set(), NORM
         for part in self.batches.split(keys):
             inputs = self._prepare_inputs(dataset.__getitems__(part))
-            seed_step(self.recipe.seed, step, self.args.process_index)
+            seed_step(self.recipe.seed, step, self.args.process_index, self.args.device)
 
             def loss(inputs: dict[str, Any] = inputs) -> Tensor:
                 with self.autocast():

@@ -10,6 +10,7 @@ from training_data import tiny
 
 from cosformer.tasks import ResumableBatches
 from cosformer.training.batches import RunBatches, as_is
+from cosformer.training.cadence import seed_step
 from cosformer.training.data import open_data
 
 
@@ -63,3 +64,15 @@ def test_masks_follow_the_epoch_of_the_key_in_any_number_of_workers(tmp_path: Pa
     fresh = data.training_set()
     assert not torch.equal(fresh[(0, 0)]["input_ids"], fresh[(1, 0)]["input_ids"])
     assert torch.equal(fresh[(0, 0)]["input_ids"], data.training_set()[(0, 0)]["input_ids"])
+
+
+def test_seeding_a_step_draws_as_ever_and_leaves_nothing_behind() -> None:
+    """torch.manual_seed keeps a printed stack per call for every kind of device that is not in use."""
+    queued = sum(len(module._queued_calls) for module in (torch.cuda, torch.xpu, torch.mtia))  # pyright: ignore
+    drawn = []
+    for step in (3, 3, 4):
+        seed_step(1, step, 0, torch.device("cpu"))
+        drawn.append(torch.rand(4))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert sum(len(module._queued_calls) for module in (torch.cuda, torch.xpu, torch.mtia)) == queued  # pyright: ignore
