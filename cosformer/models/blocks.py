@@ -36,7 +36,7 @@ class BlockAttention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         q, k, v = self._heads(self.q_proj(x)), self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
-        if layout.rotary is not None:
+        if layout.rotary is not None and not self.kind.rotates_itself:
             q, k = rotate(q, layout.rotary), rotate(k, layout.rotary)
         return self._merge(self.kind.attend(q, k, v, layout, self_attention_cache(cache)))
 

@@ -45,6 +45,16 @@ class AttentionKind(nn.Module):
         super().__init__()
         self.layer, self.causal = layer, causal
 
+    @property
+    def rotates_itself(self) -> bool:
+        """Whether it takes q and k as they are where positions="rotary", and turns what it makes of them."""
+        return False
+
+    @classmethod
+    def wants_places(cls, config: CosformerConfig) -> bool:
+        """Whether it reads `layout.places`."""
+        return False
+
     @classmethod
     def check(cls, config: CosformerConfig) -> None:
         """Raises where the kind cannot work in this model."""

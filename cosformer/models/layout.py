@@ -23,6 +23,8 @@ class Layout(NamedTuple):
     """[N + 1] on the CPU: where each of N sequences packed into one row starts, and where the last ends."""
     rotary: tuple[Tensor, Tensor] | None = None
     """cos and sin [B or 1, T, K]."""
+    places: Tensor | None = None
+    """[B or 1, T] whole numbers: the place of each token in its own sequence, where a kind asks for it."""
     encoder_mask: Tensor | None = None
     """[B, S] bool for the encoder's tokens."""
     shift: Tensor | None = None

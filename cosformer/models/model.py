@@ -18,6 +18,7 @@ from cosformer.models.checkpoints import explain
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.configuration_checks import check_config
 from cosformer.models.input_checks import check_cache, check_length, check_mask, check_target_start
+from cosformer.models.kinds import KINDS
 from cosformer.models.layout import (
     Layout,
     leading_padding,
@@ -79,6 +80,7 @@ class CosformerModel(CosformerPreTrainedModel):
         self.embed_norm = make_norm(config) if config.embedding_norm else None
         self.layers = nn.ModuleList([CosformerBlock(config, i) for i in range(config.num_hidden_layers)])
         self.norm = make_norm(config) if config.norm_first else None
+        self.wants_places = any(KINDS[name].wants_places(config) for name in config.attentions)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -176,8 +178,9 @@ class CosformerModel(CosformerPreTrainedModel):
         elif offsets is None:
             keys, allowed = make_masks(config, x, mask, cache, causal=config.causal)
             layout = layout._replace(key_mask=keys, allowed=allowed)
-        if config.positions != "none" and position_ids is None:
+        if (config.positions != "none" or self.wants_places) and position_ids is None:
             position_ids = positions_of(mask, offsets, past, new, x.device)
+        layout = layout._replace(places=position_ids if self.wants_places else None)
         if config.positions == "learned":
             assert self.embed_positions is not None
             x = x + self.embed_positions(position_ids)

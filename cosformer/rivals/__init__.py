@@ -10,13 +10,11 @@ from cosformer.rivals.performer import PerformerKind, performer_attention
 from cosformer.rivals.reformer import ReformerKind, reformer_attention
 from cosformer.rivals.rfa import GatedRfaKind, RfaKind, rfa_attention
 from cosformer.rivals.sparse import SparseKind, sparse_attention
-from cosformer.rivals.spe import LinearSpeKind
 
 __all__ = [
     "BigBirdKind",
     "GatedRfaKind",
     "LinearKind",
-    "LinearSpeKind",
     "LinformerKind",
     "NoCosKind",
     "PerformerKind",

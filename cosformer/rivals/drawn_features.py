@@ -37,7 +37,7 @@ class DrawnFeatures(nn.Module):
     projection: Tensor
     calls: Tensor
 
-    def __init__(self, draw: Draw, shape: tuple[int, ...], *, redraw: int, seed: int, layer: int) -> None:
+    def __init__(self, draw: Draw, shape: tuple[int, ...], *, redraw: int, seed: int, layer: int | str) -> None:
         super().__init__()
         self.draw, self.redraw, self.place = draw, redraw, f"{seed} {layer}"
         self.register_buffer("projection", torch.empty(shape))
@@ -85,7 +85,7 @@ class DrawnFeatures(nn.Module):
 
 
 def redraw_features(model: nn.Module) -> int:
-    """Draws all random features of a model again; how many attentions that were."""
+    """Draws everything random in a model again: features, hashes, noise; how many draws that were."""
     drawn = [module for module in model.modules() if isinstance(module, DrawnFeatures)]
     for module in drawn:
         module.renew()

@@ -1,27 +1,22 @@
-"""Attention by features alone, o[t] = Σ_s φ(q[t])·φ(k[s]) v[s] / Σ_s φ(q[t])·φ(k[s]), on our own kernels.
-
-The operator re-weights by cos(π(t − s)/(2M)). At M = 2⁶² that is no re-weighting, exactly and not nearly: up to a
-distance of 10⁹ the cosine differs from 1 by less than 1e-19 and rounds to 1 even in float64; what the sines add is as
-small. The price is a state of two halves, of which one stays empty.
-"""
+"""Attention by features alone, o[t] = Σ_s φ(q[t])·φ(k[s]) v[s] / Σ_s φ(q[t])·φ(k[s]), on our own kernels."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, overload
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from cosformer.models.cache import STATE_LAYER_TYPE, StateLayer
-from cosformer.models.kinds import AttentionKind
+from cosformer.models.cache import STATE_LAYER_TYPE
 from cosformer.models.layout import Layout
 from cosformer.ops.attention import attention_step, cosformer_attention
 from cosformer.ops.features import clamp_norm, no_autocast
 from cosformer.ops.state import AttentionState
+from cosformer.rivals.linear_positions import PositionedKind
+from cosformer.rivals.states import NO_TURN, state_layer, wants_gradient
 
-NO_TURN = 2**62
-"""The horizon at which every cosine is 1."""
+WIDEST = 256
+"""Features that the GPU kernels take; with more, plain torch operations run there."""
 EPS = 1e-30
 """Sums below count as this. Far lower than the operator's own: products of small features are no empty rows."""
 
@@ -70,7 +65,7 @@ def read_state(phi_q: Tensor, state: AttentionState, *, eps: float = EPS) -> Ten
         return (o / clamp_norm(z, eps)).flatten(1, 2).to(phi_q.dtype)
 
 
-class FeatureKind(AttentionKind):
+class FeatureKind(PositionedKind):
     """A kind that is its features: a derived class says what φ(q) and φ(k) are. The cache is a state of fixed size."""
 
     layer_type = STATE_LAYER_TYPE
@@ -83,9 +78,12 @@ class FeatureKind(AttentionKind):
         raise NotImplementedError(f"{type(self).__name__} has no features")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
+        q, k = self.positions.coded(q, k, layout)
         phi_q, phi_k = self.features(q, k, layout, layout.key_mask)
         assert phi_k is not None
         phi_v = v.to(phi_k.dtype)
+        if self.positions.rotates:
+            return self.attend_rotated(phi_q, phi_k, phi_v, layout, cache, eps=self.eps).to(v.dtype)
         if cache is None:
             o = feature_attention(
                 phi_q,
@@ -149,17 +147,3 @@ class FeatureKind(AttentionKind):
         if past is not None:
             past.advance(q.shape[2])
         return o.to(q.dtype)
-
-
-def state_layer(cache: Cache, layer: int) -> StateLayer:
-    held = cache.layers[layer]
-    if not isinstance(held, StateLayer):
-        raise TypeError(
-            f"past_key_values holds a {type(held).__name__} for block {layer}, which keeps a state: make the cache "
-            "with the config of this model, as in DynamicCache(config=model.config)"
-        )
-    return held
-
-
-def wants_gradient(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)

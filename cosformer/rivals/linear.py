@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from transformers.cache_utils import Cache
 
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.cosformer_kind import CosformerKind
 from cosformer.models.kinds import register_attention
+from cosformer.models.layout import Layout
 from cosformer.ops.attention import cosformer_attention
-from cosformer.rivals.feature_attention import NO_TURN
+from cosformer.ops.features import FEATURE_MAPS
+from cosformer.rivals.linear_positions import PositionedKind
+from cosformer.rivals.states import NO_TURN
 
 
 def linear_attention(
@@ -24,7 +28,7 @@ def linear_attention(
     )  # fmt: skip
 
 
-class UnturnedKind(CosformerKind):
+class UnturnedKind(PositionedKind, CosformerKind):
     """cosFormer without re-weighting: every cosine is 1, so length has no bound."""
 
     needs_horizon = False
@@ -32,6 +36,14 @@ class UnturnedKind(CosformerKind):
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
         super().__init__(config, layer, causal=causal)
         self.horizon = NO_TURN
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
+        q, k = self.positions.coded(q, k, layout)
+        if not self.positions.rotates:
+            return super().attend(q, k, v, layout, cache)
+        phi = FEATURE_MAPS[self.options["feature_map"]]
+        o = self.attend_rotated(phi(q), phi(k), v, layout, cache, normalize=self.options["normalize"])
+        return self._normed(o)
 
 
 class LinearKind(UnturnedKind):

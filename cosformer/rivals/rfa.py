@@ -17,8 +17,10 @@ from cosformer.models.layout import Layout
 from cosformer.ops.features import no_autocast, sum_dtype
 from cosformer.ops.state import AttentionState
 from cosformer.rivals.drawn_features import DrawnFeatures, gaussian
-from cosformer.rivals.feature_attention import NO_TURN, FeatureKind, feature_attention, state_layer
+from cosformer.rivals.feature_attention import WIDEST, FeatureKind, feature_attention
 from cosformer.rivals.gated import gated_attention
+from cosformer.rivals.linear_positions import PositionOptions
+from cosformer.rivals.states import NO_TURN, state_layer
 
 EPS = 1e-6
 """Sums of sines and cosines may cancel: weights estimated at less than this count as this."""
@@ -52,20 +54,18 @@ def _for_queries(directions: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RfaOptions:
+class RfaOptions(PositionOptions):
     features: int | None = None
-    """D random directions, 2D features; None: the width of a head."""
+    """D random directions, 2D features; None: the width of a head, at most 128 (what our kernels take whole)."""
     redraw: int = 1
     """Training passes between draws (the paper draws for each); 0: drawn once."""
-    seed: int = 0
 
     def __post_init__(self) -> None:
+        PositionOptions.__post_init__(self)
         if self.features is not None and self.features < 1:
             raise ValueError(f"features={self.features}: use at least 1, or None for the width of a head")
         if self.redraw < 0:
             raise ValueError(f"redraw={self.redraw}: it counts training passes; use 0 to draw once")
-        if not 0 <= self.seed < 2**16:
-            raise ValueError(f"seed={self.seed}: use a whole number from 0 to 65,535")
 
 
 class RfaKind(FeatureKind):
@@ -77,15 +77,18 @@ class RfaKind(FeatureKind):
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
         super().__init__(config, layer, causal=causal)
         options: RfaOptions = self.options_of(config)
-        assert config.head_dim is not None
         assert config.num_key_value_heads is not None
-        self.heads, width = config.num_key_value_heads, config.head_dim
-        count = options.features or width
-        shape = (self.heads, count, width)
+        self.heads, width = config.num_key_value_heads, self.key_width(config)
+        shape = (self.heads, self.feature_width(config) // 2, width)
         self.drawn = DrawnFeatures(
             functools.partial(_gaussian, shape=shape), shape, redraw=options.redraw, seed=options.seed, layer=layer
         )
         self.sigma = nn.Parameter(torch.ones(self.heads, 1, width))
+
+    @classmethod
+    def feature_width(cls, config: CosformerConfig) -> int:
+        options: RfaOptions = cls.options_of(config)
+        return 2 * (options.features or min(cls.key_width(config), WIDEST // 2))
 
     def features(
         self, q: Tensor, k: Tensor | None, layout: Layout, keys: Tensor | None
@@ -111,6 +114,12 @@ class GatedRfaKind(RfaKind):
 
     @classmethod
     def check(cls, config: CosformerConfig) -> None:
+        super().check(config)
+        if cls.options_of(config).rotary == "numerator":
+            raise ValueError(
+                "attention='rfa_gated' with rotary='numerator': nobody has defined a gated sum with two kinds of keys; "
+                "use rotary='before'"
+            )
         if not config.causal:
             raise ValueError(
                 "attention='rfa_gated' with causal=False: its gate is a recurrence, which has a before and an after; "
@@ -118,7 +127,7 @@ class GatedRfaKind(RfaKind):
             )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
-        phi_q, phi_k = self.features(q, k, layout, layout.key_mask)
+        phi_q, phi_k = self.features(*self.positions.coded(q, k, layout), layout, layout.key_mask)
         assert phi_k is not None
         with no_autocast(q):
             dtype = sum_dtype(q.dtype)

@@ -8,7 +8,7 @@ from comparing import assert_as_good_as_eager, assert_rounding_only
 
 from cosformer.models import CosformerConfig
 from cosformer.rivals import linear_attention
-from cosformer.rivals.feature_attention import NO_TURN
+from cosformer.rivals.states import NO_TURN
 
 PHI = {"elu1": lambda x: F.elu(x) + 1, "relu": F.relu}
 

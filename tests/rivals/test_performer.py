@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from small_models import small_config, small_model, tokens
 from torch import Tensor
 
-from cosformer.models import CosformerForCausalLM
+from cosformer.models import KINDS, CosformerForCausalLM
 from cosformer.rivals import performer_attention, redraw_features
 from cosformer.rivals.drawn_features import DrawnFeatures, gaussian, orthogonal
-from cosformer.rivals.performer import positive_features
+from cosformer.rivals.performer import default_features, positive_features
 
 OPTIONS = {"attention_options": {"features": 24}}
 
@@ -149,3 +149,11 @@ def test_two_passes_before_one_backward() -> None:
 def test_wrong_options(options: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         small_config(attention="performer", attention_options=options)
+
+
+def test_default_features_fit_the_kernels() -> None:
+    counts = {width: default_features(width) for width in (1, 4, 8, 16, 32, 64, 128, 256)}
+    assert counts == {1: 1, 4: 5, 8: 16, 16: 32, 32: 96, 64: 256, 128: 256, 256: 256}
+    for kind, width in (("performer", 64), ("rfa", 256)):
+        config = small_config(attention=kind, hidden_size=4 * width)
+        assert KINDS[kind].feature_width(config) <= 256  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""Each rival against a published package, on the same weights and inputs; what differs on purpose is set aside and said.
+"""Each rival against a published package, on the same weights and inputs. What differs on purpose is set aside.
 
 docs/rivals.md names the packages. They are in the extra `rivals-test`; flash-linear-attention, in the extra `bench`.
 """
