@@ -74,7 +74,8 @@ class MaskedLMHead(nn.Module):
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.decoder(self.norm(F.gelu(self.dense(x))))
+        # under autocast the product is lower than the norm's weight, for which torch's RMSNorm has no fused kernel
+        return self.decoder(self.norm(F.gelu(self.dense(x)).to(self.norm.weight.dtype)))
 
 
 class CosformerForMaskedLM(CosformerPreTrainedModel):
