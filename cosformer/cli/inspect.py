@@ -53,7 +53,7 @@ def summary(facts: dict[str, Any]) -> Table:
     parts = facts["parameters"]
     inside = ", ".join(f"{name} {count:,}" for name, count in parts.items() if name != "total" and count)
     flops = facts["flops_per_token"]
-    attention = "unknown" if flops["attention"] is None else f"{flops['attention']:,}"
+    attention = "unknown" if flops["attention"] is None else f"{flops['attention']:,.0f}"
     context = flops["attention_per_token_of_context"]
     rows = [
         ("class", facts["class"]),
@@ -65,9 +65,9 @@ def summary(facts: dict[str, Any]) -> Table:
         ("FLOPs per token", f"{flops['weights']:,} (weights) + {attention} (attention)"),
     ]
     if facts["cache_bytes_per_token"]:
-        rows.append(("cache of softmax blocks", f"{facts['cache_bytes_per_token']:,} bytes per token of context"))
+        rows.append(("cache that grows", f"{facts['cache_bytes_per_token']:,} bytes per token of context"))
     if context:
-        rows.append(("FLOPs of softmax blocks", f"{context:,} per token, for each token of context"))
+        rows.append(("FLOPs that grow", f"{context:,.0f} per token, for each token of context"))
     for name, words in rows:
         shown.add_row(name, words)
     return shown

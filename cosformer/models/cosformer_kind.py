@@ -10,9 +10,11 @@ from transformers.cache_utils import Cache
 
 from cosformer.models.cache import STATE_LAYER_TYPE, StateLayer
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import AttentionKind, register_attention
+from cosformer.models.kinds import AttentionKind, Cost, register_attention
 from cosformer.models.layout import Layout
 from cosformer.ops.attention import attention_step, cosformer_attention
+from cosformer.ops.cost import flops_per_token, state_bytes
+from cosformer.ops.reference import attention_weights
 from cosformer.ops.state import AttentionState
 
 
@@ -30,6 +32,20 @@ class CosformerKind(AttentionKind):
         }  # fmt: skip
         assert config.head_dim is not None
         self.norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.normalizer == "norm" else None
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
+        assert config.head_dim is not None
+        assert config.num_key_value_heads is not None
+        width = config.head_dim
+        kept = state_bytes(1, config.num_key_value_heads, width, width) if causal else 0
+        return Cost(
+            flops=config.num_attention_heads * flops_per_token(width, width, causal=causal), state_bytes=kept
+        )  # fmt: skip
+
+    def weights(self, q: Tensor, k: Tensor, layout: Layout) -> Tensor:
+        """By the definition. normalizer="norm" divides by no sum: the weights are shown as they are."""
+        return attention_weights(q, k, causal=self.causal, horizon=self.horizon, **self.options)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         if cache is None:

@@ -6,12 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.cosformer_kind import CosformerKind
-from cosformer.models.kinds import KINDS
-from cosformer.models.softmax_kind import SoftmaxKind
+from cosformer.models.kinds import KINDS, AttentionKind
 from cosformer.models.writing import class_of
-from cosformer.ops.cost import flops_per_token, state_bytes
-from cosformer.ops.reference import attention_weights
 
 LONGEST_MAP = 2_048
 
@@ -23,22 +19,19 @@ def describe(config: CosformerConfig) -> dict[str, Any]:
     assert config.head_dim is not None
     assert config.num_key_value_heads is not None
     dtype: Any = config.dtype or torch.float32
-    width, itemsize = config.head_dim, dtype.itemsize
     layers = []
     for stack, causal, across in _stacks(config):
         for i, name in enumerate(config.attentions):
-            kept, per_token, constant, by_context = 0, 0, None, 0
-            if issubclass(KINDS[name], CosformerKind):
-                kept = state_bytes(1, config.num_key_value_heads, width, width) if causal else 0
-                constant = config.num_attention_heads * flops_per_token(width, width, causal=causal)
-            elif issubclass(KINDS[name], SoftmaxKind):
-                per_token = 2 * config.num_key_value_heads * width * itemsize if causal else 0
-                constant, by_context = 0, 4 * width * config.num_attention_heads
-            if across and constant is not None:  # the encoder's state, or its keys and values
-                kept, constant, by_context = 2 * kept, 2 * constant, 2 * by_context
+            cost = KINDS[name].cost(config, causal=causal)
+            flops, by_context, kept, per_token = None, 0, 0, 0
+            if cost is not None:
+                flops, by_context = cost.flops, cost.flops_of_context
+                kept, per_token = cost.state_bytes, cost.cache_bytes_per_token
+            if across and flops is not None:  # the encoder's state, or its keys and values
+                kept, flops, by_context = 2 * kept, 2 * flops, 2 * by_context
             layers.append({
                 "stack": stack, "layer": i, "attention": name, "causal": causal, "cross_attention": across,
-                "state_bytes": kept, "cache_bytes_per_token": per_token, "flops_per_token": constant,
+                "state_bytes": kept, "cache_bytes_per_token": per_token, "flops_per_token": flops,
                 "flops_per_token_of_context": by_context,
             })  # fmt: skip
     weights = _products(model)
@@ -49,7 +42,7 @@ def describe(config: CosformerConfig) -> dict[str, Any]:
         "layers": layers,
         "heads": config.num_attention_heads,
         "key_value_heads": config.num_key_value_heads,
-        "head_dim": width,
+        "head_dim": config.head_dim,
         "hidden_size": config.hidden_size,
         "vocab_size": config.vocab_size,
         "positions": config.positions,
@@ -72,14 +65,13 @@ def training_flops_per_token(config: CosformerConfig, length: int) -> float:
     """Of a step of training on sequences of `length`: three times the forward, a product having two gradients.
 
     `config.architectures` says which head is counted, as it does once a model is saved; without it there is none.
-    What is computed again in backward does not count. Causal softmax sees half of the length on average.
+    What is computed again in backward does not count. A causal token could see half of the length on average. Patterns
+    are counted as for sequences longer than what they see.
     """
     found = describe(config)
     once, by_context = found["flops_per_token"], 0.0
     if once["attention"] is None:
-        raise ValueError(
-            f"attention={config.attention!r}: operations are counted for cosformer and softmax blocks only"
-        )
+        raise ValueError(f"attention={config.attention!r} does not say what it costs: give its kind a `cost`")
     for layer in found["layers"]:
         by_context += layer["flops_per_token_of_context"] * ((length + 1) / 2 if layer["causal"] else length)
     return 3 * (once["weights"] + once["attention"] + by_context)
@@ -117,10 +109,7 @@ def _products(model: nn.Module) -> int:
 
 @torch.no_grad()
 def attention_maps(model: Any, input_ids: Tensor) -> list[Tensor]:
-    """The weights [H, T, T] of each block for one sequence [1, T]; quadratic, by `cosformer.attention_weights`.
-
-    normalizer="norm" divides by no sum: the weights are shown as they are.
-    """
+    """The weights [H, T, T] of each block for one sequence [1, T], as its kind gives them; quadratic."""
     if model.config.is_encoder_decoder:
         raise ValueError("attention maps are drawn for one stack of blocks: an encoder–decoder has two")
     if input_ids.shape[0] != 1 or not 0 < input_ids.shape[1] <= LONGEST_MAP:
@@ -134,12 +123,16 @@ def attention_maps(model: Any, input_ids: Tensor) -> list[Tensor]:
         plain = kind.attend
 
         def attend(q: Tensor, k: Tensor, v: Tensor, layout: Any, cache: Any) -> Tensor:
-            maps.append(_weights(kind, q, k)[0].float().cpu())
+            kind.__dict__.pop("attend")  # weights may be read off its answers
+            maps.append(kind.weights(q, k, layout)[0].float().cpu())
             return plain(q, k, v, layout, cache)
 
         return attend
 
     kinds = [block.self_attn.kind for block in body.layers]
+    for kind in kinds:
+        if type(kind).attend is AttentionKind.attend:
+            raise ValueError(f"{type(kind).__name__} has no weights to draw: it has no self attention")
     try:
         for kind in kinds:
             kind.attend = watch(kind)
@@ -148,18 +141,3 @@ def attention_maps(model: Any, input_ids: Tensor) -> list[Tensor]:
         for kind in kinds:
             kind.__dict__.pop("attend", None)
     return maps
-
-
-def _weights(kind: Any, q: Tensor, k: Tensor) -> Tensor:
-    if isinstance(kind, CosformerKind):
-        return attention_weights(
-            q, k, causal=kind.causal, horizon=kind.horizon, feature_map=kind.options["feature_map"],
-            normalize=kind.options["normalize"],
-        )  # fmt: skip
-    if not isinstance(kind, SoftmaxKind):
-        raise ValueError(f"{type(kind).__name__} has no weights to draw: maps are for cosformer and softmax blocks")
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    scores = (q.float() @ k.float().mT) / q.shape[-1] ** 0.5
-    if kind.causal:
-        scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), float("-inf"))
-    return scores.softmax(-1)

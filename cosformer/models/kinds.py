@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -23,6 +24,20 @@ By name, since this layer knows nothing of those that build on it.
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class NoOptions:
     """A kind without choices of its own."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What one attention of one block takes for one sequence, all heads, projections not counted."""
+
+    flops: float
+    """Floating-point operations of the forward pass for each token, whatever the length (a multiply-add counts two)."""
+    flops_of_context: float = 0
+    """More of them for each token, times the tokens it could see: the length, or half of it if causal."""
+    state_bytes: int = 0
+    """Kept while generating, whatever the length."""
+    cache_bytes_per_token: int = 0
+    """Kept while generating, for each token of context."""
 
 
 class AttentionKind(nn.Module):
@@ -64,6 +79,20 @@ class AttentionKind(nn.Module):
         """Its own part of `config.attention_options`; in a model of several kinds each takes what it knows."""
         own = {field.name for field in dataclasses.fields(cls.Options)}
         return cls.Options(**{name: x for name, x in (config.attention_options or {}).items() if name in own})
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost | None:
+        """By formula; None: not known."""
+        return None
+
+    def weights(self, q: Tensor, k: Tensor, layout: Layout) -> Tensor:
+        """The weights [B,H,T,T] that `attend` puts on v, for looking at: quadratic.
+
+        Read off the answers to v = 1 for one token and 0 for the others, so for any attention that is linear in v.
+        """
+        eye = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:3], -1)
+        parts = [self.attend(q, k, v, layout, None) for v in eye.split(k.shape[3], -1)]
+        return torch.cat(parts, -1)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Any | None) -> Tensor:
         """o [B,H,T,K] for q [B,H,T,K], k and v [B,Hkv,T,K] of the same tokens, after what the cache holds."""

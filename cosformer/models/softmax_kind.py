@@ -10,12 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from cosformer.models.kinds import AttentionKind, register_attention
+from cosformer.models.configuration import CosformerConfig
+from cosformer.models.kinds import AttentionKind, Cost, register_attention
 from cosformer.models.layout import Layout
 
 
 class SoftmaxKind(AttentionKind):
     layer_type = "full_attention"
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
+        kept = key_value_bytes(config) if causal else 0
+        return Cost(flops=0, flops_of_context=pair_flops(config), cache_bytes_per_token=kept)
+
+    def weights(self, q: Tensor, k: Tensor, layout: Layout) -> Tensor:
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        scores = (q.float() @ k.float().mT) / q.shape[-1] ** 0.5
+        if self.causal:
+            scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), float("-inf"))
+        return scores.softmax(-1)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         if layout.offsets is not None:  # a sequence at a time: no query meets a key of another
@@ -38,6 +51,20 @@ class SoftmaxKind(AttentionKind):
             allowed = layout.encoder_mask[:, None, None]
             allowed = allowed | ~allowed.any(-1, keepdim=True)
         return _sdpa(q, k, v, allowed, False)
+
+
+def pair_flops(config: CosformerConfig) -> int:
+    """Of one query and one key in every head: their product, and the value's share of the answer."""
+    assert config.head_dim is not None
+    return 4 * config.head_dim * config.num_attention_heads
+
+
+def key_value_bytes(config: CosformerConfig) -> int:
+    """Of the key and the value of a token, in all heads."""
+    assert config.head_dim is not None
+    assert config.num_key_value_heads is not None
+    dtype: Any = config.dtype or torch.float32
+    return 2 * config.num_key_value_heads * config.head_dim * dtype.itemsize
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import register_attention
+from cosformer.models.kinds import Cost, register_attention
 from cosformer.models.layout import Layout
+from cosformer.models.softmax_kind import pair_flops
 from cosformer.rivals.flex import TILE, check_path, flex_part, takes_flex, tile_starts
 from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
 
@@ -134,6 +135,12 @@ class BigBirdKind(WholeSequenceKind):
         options: BigBirdOptions = self.options_of(config)
         self.block, self.random, self.seed = options.block, options.random, options.seed * 509 + layer
         self.path = options.path
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
+        """Every token sees some blocks; and tokens of GLOBAL blocks see all, which is as much again for each key."""
+        options: BigBirdOptions = cls.options_of(config)
+        return Cost(flops=(WINDOW + GLOBAL + options.random + GLOBAL) * options.block * pair_flops(config))
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
         return bigbird_attention(

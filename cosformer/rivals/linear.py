@@ -9,7 +9,7 @@ from transformers.cache_utils import Cache
 
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.cosformer_kind import CosformerKind
-from cosformer.models.kinds import register_attention
+from cosformer.models.kinds import AttentionKind, register_attention
 from cosformer.models.layout import Layout
 from cosformer.ops.attention import cosformer_attention
 from cosformer.ops.features import FEATURE_MAPS
@@ -36,6 +36,15 @@ class UnturnedKind(PositionedKind, CosformerKind):
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
         super().__init__(config, layer, causal=causal)
         self.horizon = NO_TURN
+
+    def weights(self, q: Tensor, k: Tensor, layout: Layout) -> Tensor:
+        if self.positions.spe is None and not self.positions.rotates:
+            return super().weights(q, k, layout)
+        if self.norm is not None:
+            raise ValueError(
+                "normalizer='norm' with spe or rotary='numerator' has no weights to draw: a norm hides them"
+            )
+        return AttentionKind.weights(self, q, k, layout)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         q, k = self.positions.coded(q, k, layout)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import AttentionKind
+from cosformer.models.kinds import AttentionKind, Cost
 from cosformer.models.layout import Layout
 from cosformer.nn.positions import rotary_tables, rotate
 from cosformer.ops.attention import cosformer_attention
+from cosformer.ops.cost import flops_per_token, state_bytes
 from cosformer.ops.features import clamp_norm, no_autocast, sum_dtype
 from cosformer.ops.state import AttentionState
 from cosformer.rivals.spe import StochasticPositions
@@ -116,6 +117,25 @@ class PositionedKind(AttentionKind):
     def feature_width(cls, config: CosformerConfig) -> int:
         """Of φ(q) and φ(k)."""
         return cls.key_width(config)
+
+    @classmethod
+    def feature_flops(cls, config: CosformerConfig) -> int:
+        """To make φ of one query or key from what φ gets; what is not a product does not count."""
+        return 0
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
+        options: PositionOptions = cls.options_of(config)
+        assert config.head_dim is not None
+        assert config.num_key_value_heads is not None
+        heads, keys, width = config.num_attention_heads, config.num_key_value_heads, cls.feature_width(config)
+        each = cls.feature_flops(config)
+        if options.spe != "none":
+            each += 2 * config.head_dim * (2 * options.spe_of("spe_sines") + 1) * cls.key_width(config)
+        flops = heads * flops_per_token(width, config.head_dim, causal=causal) + (heads + keys) * each
+        if options.rotary == "numerator":  # once more for the denominator
+            flops += heads * flops_per_token(width, 1, causal=causal)
+        return Cost(flops=flops, state_bytes=state_bytes(1, keys, width, config.head_dim) if causal else 0)
 
     @classmethod
     def check(cls, config: CosformerConfig) -> None:

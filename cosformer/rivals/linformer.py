@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import register_attention
+from cosformer.models.kinds import Cost, register_attention
 from cosformer.models.layout import Layout
+from cosformer.models.softmax_kind import pair_flops
 from cosformer.rivals.whole_sequence import WholeSequenceKind
 
 
@@ -52,6 +53,14 @@ class LinformerKind(WholeSequenceKind):
         rank = self.options_of(config).rank
         self.mix_k = nn.Parameter(torch.randn(rank, config.horizon) * rank**-0.5)
         self.mix_v = nn.Parameter(torch.randn(rank, config.horizon) * rank**-0.5)
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
+        assert config.head_dim is not None
+        assert config.num_key_value_heads is not None
+        rank = cls.options_of(config).rank
+        mixing = 4 * rank * config.head_dim * config.num_key_value_heads
+        return Cost(flops=mixing + rank * pair_flops(config))
 
     @classmethod
     def check(cls, config: CosformerConfig) -> None:

@@ -122,6 +122,10 @@ class PerformerKind(FeatureKind):
         options: PerformerOptions = cls.options_of(config)
         return options.features or default_features(cls.key_width(config))
 
+    @classmethod
+    def feature_flops(cls, config: CosformerConfig) -> int:
+        return 2 * cls.key_width(config) * cls.feature_width(config)
+
     def features(
         self, q: Tensor, k: Tensor | None, layout: Layout, keys: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:

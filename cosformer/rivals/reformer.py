@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import register_attention
+from cosformer.models.kinds import Cost, register_attention
 from cosformer.models.layout import Layout
+from cosformer.models.softmax_kind import pair_flops
 from cosformer.ops.features import no_autocast, sum_dtype
 from cosformer.rivals.drawn_features import DrawnFeatures, gaussian
 from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
@@ -134,6 +135,14 @@ class ReformerKind(WholeSequenceKind):
         self.drawn = DrawnFeatures(
             functools.partial(_hashes, shape=shape), shape, redraw=options.redraw, seed=options.seed, layer=layer
         )
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
+        """Of each round: the hash, and two chunks of keys; those in another bucket are computed for nothing."""
+        options: ReformerOptions = cls.options_of(config)
+        assert config.head_dim is not None
+        hashing = config.num_attention_heads * config.head_dim * options.buckets
+        return Cost(flops=options.rounds * (hashing + 2 * options.chunk * pair_flops(config)))
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
         shared = (q + for_each_head(k, q.shape[1])) * 0.5**0.5

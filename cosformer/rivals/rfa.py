@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import register_attention
+from cosformer.models.kinds import Cost, register_attention
 from cosformer.models.layout import Layout
+from cosformer.ops.cost import flops_per_token
 from cosformer.ops.features import no_autocast, sum_dtype
 from cosformer.ops.state import AttentionState
 from cosformer.rivals.drawn_features import DrawnFeatures, gaussian
 from cosformer.rivals.feature_attention import WIDEST, FeatureKind, feature_attention
-from cosformer.rivals.gated import gated_attention
+from cosformer.rivals.gated import CHUNK, gated_attention
 from cosformer.rivals.linear_positions import PositionOptions
 from cosformer.rivals.states import NO_TURN, state_layer
 
@@ -90,6 +92,10 @@ class RfaKind(FeatureKind):
         options: RfaOptions = cls.options_of(config)
         return 2 * (options.features or min(cls.key_width(config), WIDEST // 2))
 
+    @classmethod
+    def feature_flops(cls, config: CosformerConfig) -> int:
+        return cls.key_width(config) * cls.feature_width(config)  # an angle is a sine and a cosine
+
     def features(
         self, q: Tensor, k: Tensor | None, layout: Layout, keys: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
@@ -125,6 +131,18 @@ class GatedRfaKind(RfaKind):
                 "attention='rfa_gated' with causal=False: its gate is a recurrence, which has a before and an after; "
                 "use attention='rfa' in an encoder"
             )
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
+        """A state of one half, written once and read by every query head; tiles of CHUNK inside a chunk."""
+        found = super().cost(config, causal=causal)
+        assert config.head_dim is not None
+        assert config.num_key_value_heads is not None
+        heads, keys = config.num_attention_heads, config.num_key_value_heads
+        width, values = cls.feature_width(config), config.head_dim + 1
+        ours = 2 * width * values * (heads + keys) + 2 * CHUNK * (width + values) * heads
+        other = heads * flops_per_token(width, config.head_dim, causal=causal)
+        return dataclasses.replace(found, flops=found.flops - other + ours)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         phi_q, phi_k = self.features(*self.positions.coded(q, k, layout), layout, layout.key_mask)

@@ -18,8 +18,9 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import register_attention
+from cosformer.models.kinds import Cost, register_attention
 from cosformer.models.layout import Layout
+from cosformer.models.softmax_kind import key_value_bytes, pair_flops
 from cosformer.ops.features import no_autocast, sum_dtype
 from cosformer.rivals.flex import check_path, takes_flex
 from cosformer.rivals.sparse_flex import fixed_by_flex, strided_by_flex
@@ -148,6 +149,18 @@ class SparseKind(WholeSequenceKind):
         options: SparseOptions = self.options_of(config)
         self.pattern: Pattern = "strided" if options.pattern == "strided" else "fixed"
         self.stride, self.summary, self.path = options.stride, options.summary, options.path
+
+    @classmethod
+    def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
+        """The pairs of the pattern, near ones for each token and far ones for each token of context."""
+        options: SparseOptions = cls.options_of(config)
+        pair, stride = pair_flops(config), options.stride
+        kept = key_value_bytes(config) if causal else 0
+        if options.pattern == "strided":
+            near, far = stride if causal else 2 * stride - 1, 1 / stride
+        else:
+            near, far = (stride + 1) / 2 if causal else stride, options.summary / stride
+        return Cost(flops=near * pair, flops_of_context=far * pair, cache_bytes_per_token=kept)
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
         return sparse_attention(
