@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cosformer.cli.models import refusals
-from cosformer.cli.options import numbers
+from cosformer.cli.options import names, numbers, pairs
 
 app = typer.Typer(no_args_is_help=True, help="The Long-Range Arena: runs of many attentions, and their table.")
 
@@ -48,9 +48,9 @@ def run(
         from cosformer.sweeps import QueueSettings, attention_variants, jobs_of
         from cosformer.sweeps.arena import arena_recipes
 
-        paths = dict(_pair(text) for text in data or [])
-        recipes = arena_recipes(_names(tasks), large=large, data=paths, assignments=set_ or [])
-        planned = jobs_of(recipes, attention_variants(_names(attentions)), numbers(seeds, "--seeds"), pretrain=pretrain)
+        paths = pairs(data or [], "--data", "the task, =, and where its files are, such as text=aclImdb")
+        recipes = arena_recipes(names(tasks), large=large, data=paths, assignments=set_ or [])
+        planned = jobs_of(recipes, attention_variants(names(attentions)), numbers(seeds, "--seeds"), pretrain=pretrain)
         settings = QueueSettings(name="Long-Range Arena", parallel=jobs, device=device)
     do_queue(out, planned, settings, json_file=json_file, quiet=quiet)
 
@@ -69,14 +69,3 @@ def table(
 
         found = read_table(folder)
     print_table(found, markdown=markdown, as_json=as_json)
-
-
-def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
-
-
-def _pair(text: str) -> tuple[str, str]:
-    task, equals, path = text.partition("=")
-    if not equals or not path:
-        raise ValueError(f"--data {text!r}: write the task, =, and where its files are, such as text=aclImdb")
-    return task, path

@@ -4,6 +4,7 @@ import typer
 
 from cosformer.cli.bench import app as bench
 from cosformer.cli.compare import app as compare
+from cosformer.cli.compare_train import train as compare_train
 from cosformer.cli.convert import convert
 from cosformer.cli.demo import demo
 from cosformer.cli.env import env
@@ -27,6 +28,7 @@ app.command()(generate)
 app.command()(inspect)
 app.command()(report)
 app.add_typer(bench, name="bench")
+compare.command("train")(compare_train)
 app.add_typer(compare, name="compare")
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(lra, name="lra")

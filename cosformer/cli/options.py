@@ -51,6 +51,21 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         raise typer.BadParameter(f"{text!r}: give whole numbers such as 512,4096", param_hint=option) from error
 
 
+def names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def pairs(texts: list[str], option: str, form: str) -> dict[str, str]:
+    """NAME=PATH, each once."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not path or name in found:
+            raise typer.BadParameter(f"{text!r}: write {form}, once for each", param_hint=option)
+        found[name] = path
+    return found
+
+
 @contextlib.contextmanager
 def stages(console: Console, name: str, total: int) -> Iterator[Callable[[str], None]]:
     """A bar that a call moves on with words; a line for each where there is no terminal to draw it on."""

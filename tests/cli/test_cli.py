@@ -193,7 +193,11 @@ def test_bench_refuses(arguments: list[str], message: str) -> None:
 HELP = {
     (): {"env", "demo", "bench", "compare", "train", "recipes", "eval", "report", "convert", "generate", "inspect",
          "tokenizer", "lra"},
-    ("compare",): {"speed", "report", "--out", "--device", "--minutes", "--quality"},
+    ("compare", "train"): {
+        "--ablation", "--attentions", "--variant", "--seeds", "--before", "--data", "--set", "--set-before", "--out",
+        "--jobs", "--device", "--json", "--quiet",
+    },
+    ("compare",): {"speed", "report", "train", "--out", "--device", "--minutes", "--quality"},
     ("compare", "speed"): {
         "--out", "--device", "--attentions", "--lengths", "--mode", "--heads", "--width", "--tokens", "--dtype",
         "--visits", "--limit", "--memory", "--minutes", "--import", "--json",
