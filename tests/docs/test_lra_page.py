@@ -17,7 +17,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def test_every_python_block_runs_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_blocks("lra.md", least=2)
+    run_blocks("lra.md", least=3)
 
 
 def test_every_source_of_the_page_exists() -> None:
