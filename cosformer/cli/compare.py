@@ -142,7 +142,7 @@ def _measure(sweep: "Sweep", out: Path) -> "Result":
 
     console = Console(stderr=True)
     try:
-        with stages(console, "compare", len(sweep.lengths) + 1) as said:
+        with stages(console, "compare", len(sweep.lengths)) as said:
             result = sweep_folder(sweep, out, said=said)
     except KeyboardInterrupt:
         console.print(f"stopped; what was measured is in {out / NAME}, and the same command goes on", markup=False)

@@ -1,16 +1,18 @@
-"""One attention, measured in a process of its own: `python -m cosformer.compare.measure SETTINGS ATTENTION`.
+"""One attention, measured in a process of its own, which is forked from a nursery: this module, run as a program.
 
-Asked by lines of JSON on standard input, answers by lines of JSON on standard output, ends with its input. What goes
-wrong is an answer; what kills the process is seen by the one who asks.
+The nursery imports, then forks as it is told on standard input. A measuring process is asked by lines of JSON on a
+socket and answers by such lines; what goes wrong is an answer, what kills it is seen by the one who asks. Both end when
+the one who asks is gone.
 """
 
 import contextlib
 import gc
-import importlib
 import json
 import os
 import signal
+import socket
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +24,7 @@ from cosformer.bench.gate import gate_attention
 from cosformer.bench.systems import in_words
 from cosformer.bench.timing import keep_freed_memory, once
 from cosformer.compare import host_memory
-from cosformer.compare.settings import Sweep
+from cosformer.compare.settings import Sweep, known
 
 MOST_SAMPLES = 7  # of a visit
 LONG_MS = 1_000  # a call this long needs no warm-up before each of its samples
@@ -157,7 +159,26 @@ def call(sweep: Sweep, attention: str, mode: str, work: str, length: int) -> Cal
     return training
 
 
-def main(settings: str, attention: str) -> None:
+def serve(sweep: Sweep, attention: str, line: str, said: str) -> None:
+    """In the forked process: answers until nobody asks any more."""
+    with open(said, "wb") as file, open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(line)
+        measurer = Measurer(sweep, attention)
+        with asked.makefile("rw") as talk, contextlib.suppress(ConnectionError):
+            for question in talk:
+                answer = measurer.answer(json.loads(question))
+                talk.write(json.dumps(answer) + "\n")
+                talk.flush()
+                if answer.get("gone"):
+                    return
+
+
+def main(*imports: str) -> None:
+    """The nursery. It must not compute anything itself: threads of a library do not survive a fork."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks decides
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
@@ -166,19 +187,27 @@ def main(settings: str, attention: str) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    sweep = Sweep.from_json(json.loads(settings))
-    import cosformer.rivals  # noqa: F401
-
-    for module in sweep.imports:
-        importlib.import_module(module)
-    measurer = Measurer(sweep, attention)
+    known(imports)
+    gc.collect()
+    gc.freeze()  # what is imported stays: a collection after each cell need not look at it
     say({"state": "ready"})
-    with contextlib.suppress(BrokenPipeError):
-        for line in sys.stdin:
-            answer = measurer.answer(json.loads(line))
-            say(answer)
-            if answer.get("gone"):
-                return
+    while question := sys.stdin.readline():
+        asked = json.loads(question)
+        if "reap" in asked:
+            say({"status": os.waitstatus_to_exitcode(os.waitpid(asked["reap"], 0)[1])})
+            continue
+        pid = os.fork()
+        if pid:
+            say({"pid": pid})
+            continue
+        status = 1
+        try:
+            serve(Sweep.from_json(asked["settings"]), asked["fork"], asked["line"], asked["said"])
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)  # nothing of the nursery is this process's to clean up
 
 
 if __name__ == "__main__":

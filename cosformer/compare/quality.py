@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ TABLE = "table.json"
 METRICS = {"accuracy": "higher", "bleu": "higher", "bits_per_byte": "lower", "perplexity": "lower", "loss": "lower"}
 """What is told of a run: the first of these that it has."""
 SPLITS = ("test", "valid")
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Student's t for 95%, by degrees of freedom from 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,9 +94,10 @@ def joined(rows: list[Row]) -> list[Row]:
 
 
 def _mean(same: list[Row]) -> Row:
+    from cosformer.sweeps.table import interval  # needs what training needs; a page without runs does not
+
     values = [row.value for row in same if row.value is not None]
-    middle = statistics.fmean(values)
-    half = _T95[min(len(values) - 1, len(_T95)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+    low, high = interval(values)
 
     def mean(name: str) -> float | None:
         found = [x for row in same if (x := getattr(row, name)) is not None]
@@ -108,7 +106,7 @@ def _mean(same: list[Row]) -> Row:
     first, memory = same[0], [row.memory_bytes for row in same if row.memory_bytes is not None]
     return Row(
         group=first.group, variant=first.variant, metric=first.metric, better=first.better, split=first.split,
-        value=middle, low=middle - half, high=middle + half, seeds=len(values),
+        value=statistics.fmean(values), low=low, high=high, seeds=len(values),
         steps_per_second=mean("steps_per_second"), tokens_per_second=mean("tokens_per_second"),
         memory_bytes=max(memory, default=None), source=", ".join(dict.fromkeys(row.source for row in same)),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cosformer.compare.measure import config_for
-from cosformer.compare.process import Died, Late, Measuring
+from cosformer.compare.process import Died, Late, Measuring, Nursery
 from cosformer.compare.results import DONE, ENDS, NAME, NOT_TRIED, WAITING, Cell, Key, Result
 from cosformer.compare.settings import WORKS, Sweep, check_known
 
@@ -18,8 +18,13 @@ FIRST_S = 300.0
 """Beyond the limit, for the first answer about a cell: kernels may be compiled for it."""
 
 
-def sweep_folder(sweep: Sweep, out: Path, *, said: Callable[[str], None] = lambda _: None) -> Result:
-    """Measures into out/speed.json; what is there already is not measured again. Gives what the file then holds."""
+def sweep_folder(
+    sweep: Sweep, out: Path, *, said: Callable[[str], None] = lambda _: None, nursery: Nursery | None = None
+) -> Result:
+    """Measures into out/speed.json; what is there already is not measured again. Gives what the file then holds.
+
+    nursery: one that runs already and has imported `sweep.imports`; it stays open.
+    """
     check_known(sweep)
     path = out / NAME
     if path.is_file():
@@ -34,14 +39,11 @@ def sweep_folder(sweep: Sweep, out: Path, *, said: Callable[[str], None] = lambd
             _close(cell, "refused", why)
     result.write(path)  # a folder that cannot be written is told of before anything is measured
     until = math.inf if sweep.minutes is None else time.monotonic() + sweep.minutes * 60
-    processes = {name: Measuring(sweep, name) for name in sweep.attentions}
-    busy = {key.attention for key in keys if result.cells[key].state == WAITING}
+    if all(result.cells[key].state != WAITING for key in keys):
+        return result
+    own = Nursery(sweep.imports) if nursery is None else nursery
+    processes = {name: Measuring(own, sweep, name) for name in sweep.attentions}
     try:
-        for name in busy:  # together: most of a start is waiting and imports
-            processes[name].start()
-        for name in sorted(busy):
-            _wait(processes[name])
-        said(f"{len(busy)} attentions ready")
         for length in sorted(sweep.lengths):
             for number in range(sweep.visits):
                 for key in keys:
@@ -58,6 +60,8 @@ def sweep_folder(sweep: Sweep, out: Path, *, said: Callable[[str], None] = lambd
     finally:
         for process in processes.values():
             process.close()
+        if own is not nursery:
+            own.close()
         result.write(path)
     return result
 
@@ -78,14 +82,6 @@ def _refusal(sweep: Sweep, key: Key) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _wait(process: Measuring) -> None:
-    """A process that cannot start is told of by its first cell, which starts it again."""
-    try:
-        process.wait_until_ready()
-    except (Died, Late):
-        return
 
 
 def _visit(sweep: Sweep, result: Result, cell: Cell, process: Measuring) -> None:
