@@ -6,10 +6,46 @@ import torch
 from small_models import padded, small_model, tokens
 from torch import Tensor
 
-from cosformer.models import CosformerForCausalLM, CosformerForConditionalGeneration, CosformerForMaskedLM
+from cosformer.models import KINDS, CosformerForCausalLM, CosformerForConditionalGeneration, CosformerForMaskedLM
+from cosformer.models.kinds import find_others
 
+find_others()
 TIGHT = 1e-9
 """float64 through two blocks: thousands of roundings of 1e-16 at sizes up to 100 stay well below, a leak well above."""
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "cosformer_nocos": {},
+    "performer": {"features": 12},
+    "rfa": {"features": 6},
+    "rfa_gated": {"features": 6},
+    "linformer": {"rank": 8},
+    "bigbird": {"block": 4},
+    "sparse": {"stride": 5, "summary": 2},
+    "reformer": {"chunk": 6, "buckets": 4},
+    # positions of the linear ones
+    "linear spe": {"spe": "gated", "spe_realisations": 8},
+    "cosformer_nocos spe": {"spe": "sine", "spe_realisations": 6},
+    "performer spe": {"spe": "gated", "spe_realisations": 8, "features": 12},
+    "rfa spe": {"spe": "sine", "spe_realisations": 8},
+    "rfa_gated spe": {"spe": "gated", "spe_realisations": 8},
+    "cosformer_nocos rotary": {"rotary": "numerator"},
+    "performer rotary": {"rotary": "numerator", "features": 12},
+}
+"""Every rival in small, and the positions of the linear ones."""
+
+
+def make(case: str, first: str | None = None, **more: Any) -> Any:
+    """A small model of a case of OPTIONS, perhaps after a block of another kind."""
+    kind = case.split()[0]
+    causal = KINDS[kind].causal_too
+    cls = CosformerForCausalLM if causal else CosformerForMaskedLM
+    if case.endswith("rotary"):
+        more["positions"] = "rotary"
+    attention = kind if first is None else [first, kind]
+    options = OPTIONS[case] | more.pop("attention_options", {})
+    return small_model(cls, attention=attention, causal=causal, attention_options=options, **more)
 
 
 def decoder(attention: str, **options: Any) -> Any:

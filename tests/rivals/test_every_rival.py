@@ -1,46 +1,13 @@
 """What all rivals share: saved and loaded, in low precision, beside other kinds, with rows that are all padding."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from rival_checks import gap
-from small_models import small_model, tokens
+from rival_checks import OPTIONS, gap, make
+from small_models import tokens
 
-from cosformer.models import KINDS, CosformerForCausalLM, CosformerForMaskedLM
-from cosformer.models.kinds import find_others
-
-find_others()
-OPTIONS: dict[str, dict[str, Any]] = {
-    "linear": {},
-    "cosformer_nocos": {},
-    "performer": {"features": 12},
-    "rfa": {"features": 6},
-    "rfa_gated": {"features": 6},
-    "linformer": {"rank": 8},
-    "bigbird": {"block": 4},
-    "sparse": {"stride": 5, "summary": 2},
-    "reformer": {"chunk": 6, "buckets": 4},
-    # positions of the linear ones
-    "linear spe": {"spe": "gated", "spe_realisations": 8},
-    "cosformer_nocos spe": {"spe": "sine", "spe_realisations": 6},
-    "performer spe": {"spe": "gated", "spe_realisations": 8, "features": 12},
-    "rfa spe": {"spe": "sine", "spe_realisations": 8},
-    "rfa_gated spe": {"spe": "gated", "spe_realisations": 8},
-    "cosformer_nocos rotary": {"rotary": "numerator"},
-    "performer rotary": {"rotary": "numerator", "features": 12},
-}
-
-
-def make(case: str, first: str | None = None, **more: Any) -> Any:
-    kind = case.split()[0]
-    causal = KINDS[kind].causal_too
-    cls = CosformerForCausalLM if causal else CosformerForMaskedLM
-    if case.endswith("rotary"):
-        more["positions"] = "rotary"
-    attention = kind if first is None else [first, kind]
-    return small_model(cls, attention=attention, causal=causal, attention_options=OPTIONS[case], **more)
+from cosformer.models import KINDS
 
 
 def test_all_are_here() -> None:
