@@ -6,24 +6,18 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from page_blocks import run_blocks
 
 from cosformer.ops import chunked
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "method.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIGURE = re.compile(r"!\[[^\]]+\]\((figures/[^)]+)\)")
 
 
 def test_every_python_block_runs_in_order():
-    blocks = list(BLOCK.finditer(TEXT))
-    assert blocks
-    assert len(blocks) == TEXT.count("```python")  # none is skipped for the way it is written
-    namespace: dict[str, object] = {"__name__": "method"}
-    for block in blocks:
-        lines = TEXT.count("\n", 0, block.start(1))  # so that a traceback names the line of the page
-        exec(compile("\n" * lines + block[1], str(PAGE), "exec"), namespace)
+    run_blocks("method.md", least=5)
 
 
 def test_links_lead_somewhere():

@@ -4,12 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from page_blocks import run_blocks
 
 from cosformer.models import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # torch.onnx itself, torch 2.13
@@ -18,12 +18,7 @@ def test_every_python_block_runs_in_order(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)  # it saves models
     monkeypatch.setitem(KINDS, "averaging", None)  # so that what the page registers goes when it ends
     del KINDS["averaging"]
-    blocks = list(BLOCK.finditer(TEXT))
-    assert len(blocks) == TEXT.count("```python") > 5
-    namespace: dict[str, object] = {"__name__": "models"}
-    for block in blocks:
-        lines = TEXT.count("\n", 0, block.start(1))  # so that a traceback names the line of the page
-        exec(compile("\n" * lines + block[1], str(PAGE), "exec"), namespace)
+    run_blocks("models.md", least=6)
 
 
 def test_every_class_of_the_table_exists() -> None:
