@@ -34,11 +34,16 @@ const point = (e, kind, x, y) => {
   const at = { clientX: box.left + box.width * x, clientY: box.top + box.height * y, bubbles: true };
   e.dispatchEvent(new PointerEvent(kind, at));
 };
+const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const known = new Map();
 const channels = (colour) => {
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  canvas.fillStyle = colour;
-  canvas.fillRect(0, 0, 1, 1);
-  return [...canvas.getImageData(0, 0, 1, 1).data];
+  if (!known.has(colour)) {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    known.set(colour, [...canvas.getImageData(0, 0, 1, 1).data]);
+  }
+  return known.get(colour);
 };
 const light = (rgb) => {
   const [r, g, b] = rgb.map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));

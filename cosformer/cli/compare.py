@@ -1,6 +1,8 @@
 """`cosformer compare`: all attentions side by side, measured here; quality from runs; one page of it."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +53,7 @@ def compare(
     """
     if context.invoked_subcommand is not None:
         return
-    with refusals():
+    with _stoppable(out), refusals():
         from cosformer.compare.settings import LENGTHS, QUICK, defaults
 
         where = _device(device)
@@ -93,7 +95,7 @@ def speed(
     table. The file is written after every cell; the same command goes on where it was ended. More lengths or attentions
     may be added by a later call, if machine, versions, commit and settings are the same.
     """
-    with refusals():
+    with _stoppable(out), refusals():
         from cosformer.compare.settings import MODES, defaults
 
         base = defaults(_device(device), tuple(imports or ()))
@@ -132,6 +134,17 @@ def report(
         typer.echo(f"wrote {markdown}")
 
 
+@contextlib.contextmanager
+def _stoppable(out: Path) -> Iterator[None]:
+    """Ctrl-C is an end like others: what was measured stays."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        words = f"stopped; what was measured is in {out}, and the same command goes on"
+        Console(stderr=True).print(words, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
 def _device(name: str) -> str:
     return chosen_device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
@@ -141,12 +154,8 @@ def _measure(sweep: "Sweep", out: Path) -> "Result":
     from cosformer.compare.sweep import sweep_folder
 
     console = Console(stderr=True)
-    try:
-        with stages(console, "compare", len(sweep.lengths)) as said:
-            result = sweep_folder(sweep, out, said=said)
-    except KeyboardInterrupt:
-        console.print(f"stopped; what was measured is in {out / NAME}, and the same command goes on", markup=False)
-        raise typer.Exit(130) from None
+    with stages(console, "compare", len(sweep.lengths)) as said:
+        result = sweep_folder(sweep, out, said=said)
     console.print(f"wrote {out / NAME}", markup=False, soft_wrap=True)
     return result
 
