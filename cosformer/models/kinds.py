@@ -90,9 +90,10 @@ class AttentionKind(nn.Module):
 
         Read off the answers to v = 1 for one token and 0 for the others, so for any attention that is linear in v.
         """
-        eye = torch.eye(k.shape[2], dtype=k.dtype, device=k.device).expand(*k.shape[:3], -1)
-        parts = [self.attend(q, k, v, layout, None) for v in eye.split(k.shape[3], -1)]
-        return torch.cat(parts, -1)
+        tokens, width = k.shape[2:]
+        eye = torch.eye(tokens, tokens + -tokens % width, dtype=k.dtype, device=k.device)  # pieces as wide as a head
+        parts = [self.attend(q, k, v.expand(*k.shape), layout, None) for v in eye.split(width, -1)]
+        return torch.cat(parts, -1)[..., :tokens]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Any | None) -> Tensor:
         """o [B,H,T,K] for q [B,H,T,K], k and v [B,Hkv,T,K] of the same tokens, after what the cache holds."""

@@ -9,7 +9,7 @@ from small_models import small_config, small_model, tokens
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from cosformer.models import KINDS, CosformerForCausalLM, CosformerModel
+from cosformer.models import KINDS, AttentionKind, CosformerForCausalLM, CosformerModel
 from cosformer.models.cache import StateLayer
 from cosformer.models.inspection import attention_maps, describe, training_flops_per_token
 from cosformer.models.kinds import find_others
@@ -105,6 +105,16 @@ def test_positions_cost_more() -> None:
     costs = [training_flops_per_token(config, 100) for config in (plain, rope, spe)]
     assert costs == sorted(costs)
     assert len(set(costs)) == 3
+
+
+def test_a_kind_that_wants_values_as_wide_as_heads_is_drawn_too() -> None:
+    class Averaging(AttentionKind):
+        def attend(self, q: Any, k: Any, v: Any, layout: Any, cache: Any) -> Any:
+            return v.mean(2, keepdim=True).expand_as(q)
+
+    kind = Averaging(small_config(), 0, causal=False)
+    q = torch.randn(1, 2, 21, 8)
+    assert gap(kind.weights(q, q, Layout()), torch.full((1, 2, 21, 21), 1 / 21)) < 1e-6
 
 
 MAPS: dict[str, dict[str, Any]] = {

@@ -33,8 +33,8 @@ def _exact_products() -> Iterator[None]:
 
 def small(case: str, **more: Any) -> Any:
     """Features enough that estimated sums stay away from zero, where a rounding would weigh much."""
-    if case.startswith(("rfa", "performer")):
-        more["attention_options"] = {"features": 64}
+    options = {"features": 64} if case.startswith(("rfa", "performer")) else {}
+    more["attention_options"] = options | ({"spe_realisations": 32} if case.endswith("spe") else {})
     return make(case, **SIZES, **more)
 
 

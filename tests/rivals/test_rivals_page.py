@@ -2,24 +2,18 @@
 
 import dataclasses
 import re
-from pathlib import Path
+
+from page_blocks import DOCS, run_blocks
 
 from cosformer.models import KINDS
 from cosformer.models.kinds import find_others
 from cosformer.rivals.linear_positions import PositionedKind, PositionOptions
 
-PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TEXT = (DOCS / "rivals.md").read_text(encoding="utf-8")
 
 
 def test_every_python_block_runs_in_order() -> None:
-    blocks = list(BLOCK.finditer(TEXT))
-    assert len(blocks) == TEXT.count("```python") == 5
-    namespace: dict[str, object] = {"__name__": "rivals"}
-    for block in blocks:
-        lines = TEXT.count("\n", 0, block.start(1))  # so that a traceback names the line of the page
-        exec(compile("\n" * lines + block[1], str(PAGE), "exec"), namespace)
+    run_blocks("rivals.md", least=5)
 
 
 def test_the_table_has_every_rival_and_its_options() -> None:
