@@ -1,4 +1,4 @@
-"""One job in a process of its own: `python -m cosformer.sweeps.child FOLDER JOB DEVICE PARENT`.
+"""One job in a process of its own: `python -m cosformer.sweeps.child FOLDER JOB DEVICE PARENT [tested]`.
 
 So nothing that happens to it, out of memory least of all, happens to the queue. What it says goes to its log.
 """
@@ -16,7 +16,16 @@ from typing import Any, TextIO
 import torch
 
 from cosformer.sweeps.jobs import job_file, run_folder
-from cosformer.sweeps.outcomes import FAILED, INTERRUPTED, SKIPPED, TAKEN, ended_without, measured, write_outcome
+from cosformer.sweeps.outcomes import (
+    FAILED,
+    INTERRUPTED,
+    SKIPPED,
+    TAKEN,
+    TESTED,
+    ended_without,
+    measured,
+    write_outcome,
+)
 from cosformer.tasks import MissingPackage, Progress, SourceMissing
 from cosformer.training import BadRecipe, NotFinite, Watch, train
 from cosformer.training.recipe import read_recipe_file
@@ -77,15 +86,15 @@ def alone(folder: Path, job: str) -> Iterator[None]:
         yield
 
 
-def do(folder: Path, job: str, device: str) -> int:
-    """Trains, tests, and leaves an outcome; an interrupted job leaves none, and goes on the next time."""
+def do(folder: Path, job: str, device: str, *, tested: bool) -> int:
+    """Trains, tests if it should, and leaves an outcome; an interrupted job leaves none, and goes on the next time."""
     recipe, run, cache = read_recipe_file(job_file(folder, job)), run_folder(folder, job), folder / "data-cache"
     try:
         summary = train(recipe, run, resume=True, cache=cache, device=device, watch=Told(sys.stdout))
         if summary.interrupted:
             return INTERRUPTED
         where = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
-        write_outcome(folder, job, measured(run, summary, tested=recipe.task != "mlm", device=where, cache=cache))
+        write_outcome(folder, job, measured(run, summary, tested=tested, device=where, cache=cache))
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -108,7 +117,7 @@ def main() -> None:
     folder, job, device, parent = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     die_with(parent)
     with alone(folder, job):
-        code = do(folder, job, device)
+        code = do(folder, job, device, tested=sys.argv[5:] == [TESTED])
     sys.exit(code)
 
 

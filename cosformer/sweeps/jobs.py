@@ -11,6 +11,7 @@ from cosformer.training import BadRecipe, Recipe
 from cosformer.training.pretraining import self_pretraining
 from cosformer.training.recipe import read_recipe_file
 from cosformer.training.recipe_fields import unknown
+from cosformer.training.run_folder import differences
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -36,15 +37,12 @@ class Job:
     recipe: Recipe
     after: str = ""
     """The job whose model it starts from."""
+    tested: bool = True
+    """Whether it is tested at its end; those that others start from are not."""
 
     @property
     def name(self) -> str:
         return f"{self.group}-{self.variant}-{self.seed}"
-
-    @property
-    def only_prepares(self) -> bool:
-        """A masked language model: others start from it, and it is not tested."""
-        return self.recipe.task == "mlm"
 
     def recipe_in(self, folder: Path) -> Recipe:
         """With the place of the model it starts from."""
@@ -82,21 +80,31 @@ def jobs_of(
             raise BadRecipe(f"a queue without any {what}: name at least one")
         if len(set(names)) != len(list(names)):
             raise BadRecipe(f"a {what} is named twice among {', '.join(names)}: each once")
+    return [
+        job
+        for seed in seeds
+        for variant in variants
+        for job in _jobs_of_one(recipes, variant, seed, pretrain=pretrain, before=before or {})
+    ]
+
+
+def _jobs_of_one(
+    recipes: Mapping[str, Recipe], variant: Variant, seed: int, *, pretrain: bool, before: Mapping[str, Recipe]
+) -> list[Job]:
     jobs: list[Job] = []
-    for seed in seeds:
-        for variant in variants:
-            ready = ""
-            for group, recipe in (before or {}).items():
-                made = Job(group=group, variant=variant.name, seed=seed, recipe=_of(recipe, variant, seed), after=ready)
-                jobs.append(made)
-                ready = made.name
-            for group, recipe in recipes.items():
-                asked, after = _of(recipe, variant, seed), ready
-                if pretrain:
-                    first = self_pretraining(asked)
-                    jobs.append(Job(group=f"{group}-pretrain", variant=variant.name, seed=seed, recipe=first))
-                    after = jobs[-1].name
-                jobs.append(Job(group=group, variant=variant.name, seed=seed, recipe=asked, after=after))
+
+    def add(group: str, recipe: Recipe, after: str, *, tested: bool) -> str:
+        jobs.append(Job(group=group, variant=variant.name, seed=seed, recipe=recipe, after=after, tested=tested))
+        return jobs[-1].name
+
+    ready = ""
+    for group, recipe in before.items():
+        ready = add(group, _of(recipe, variant, seed), ready, tested=False)
+    for group, recipe in recipes.items():
+        asked, after = _of(recipe, variant, seed), ready
+        if pretrain:
+            after = add(f"{group}-pretrain", self_pretraining(asked), "", tested=False)
+        add(group, asked, after, tested=True)
     return jobs
 
 
@@ -112,8 +120,8 @@ def check_same_jobs(folder: Path, jobs: Iterable[Job]) -> None:
     """Refuses a folder in which a job of the same name has another recipe: its result would be taken for this one's."""
     for job in jobs:
         path = job_file(folder, job.name)
-        if path.is_file() and read_recipe_file(path).with_values(["model.init="]) != job.recipe:
-            raise BadRecipe(
-                f"{folder} has a job {job.name} by another recipe ({path}): name another folder with --out, or remove "
-                "this one"
-            )
+        found = differences(read_recipe_file(path), job.recipe) if path.is_file() else {}
+        found.pop("model.init", None)  # follows from the folder
+        if found:
+            words = ", ".join(f"{name}={new!r} (there {old!r})" for name, (old, new) in found.items())
+            raise BadRecipe(f"{folder} has a job {job.name} by another recipe: {words}; name another folder with --out")

@@ -9,6 +9,8 @@ from cosformer.training.evaluation import EvalSettings, evaluate
 from cosformer.training.run_folder import RunSummary
 
 DONE, SKIPPED, FAILED = "done", "skipped", "failed"
+TESTED = "tested"
+"""The last argument of a job that is tested at its end."""
 INTERRUPTED, TAKEN = 130, 75
 """Exit codes of a job that leaves no outcome: stopped with a checkpoint; another process is at it."""
 METRICS = {

@@ -19,6 +19,7 @@ from cosformer.sweeps.outcomes import (
     INTERRUPTED,
     SKIPPED,
     TAKEN,
+    TESTED,
     ended_without,
     outcome_file,
     read_outcome,
@@ -125,10 +126,11 @@ class _Queue:
                 log = self.folder / "logs" / f"{job.name}.log"
                 log.parent.mkdir(parents=True, exist_ok=True)
                 arguments = [sys.executable, "-m", "cosformer.sweeps.child", str(self.folder), job.name]
+                arguments += [self.settings.device, str(os.getpid()), *([TESTED] if job.tested else [])]
                 with log.open("ab") as out:
                     process = subprocess.Popen(
-                        [*arguments, self.settings.device, str(os.getpid())], stdin=subprocess.DEVNULL, stdout=out,
-                        stderr=out, env=self._environment(slot), start_new_session=True,  # Ctrl-C reaches them once
+                        arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self._environment(slot),
+                        start_new_session=True,  # Ctrl-C reaches them once
                     )  # fmt: skip
                 self.running[slot] = Running(job, process, log, time.monotonic())
 

@@ -112,17 +112,19 @@ def write_recipe(run: Path, recipe: Recipe) -> None:
 
 def check_same(stored: Recipe, asked: Recipe) -> None:
     """Refuses to go on with a run by another recipe. Of the model, only what was asked for is compared."""
-    old, new = _flat(stored), _flat(asked)
-    wrong = [
-        f"{name}={new[name]!r} (the run has {old.get(name)!r})"
-        for name in new
-        if name not in FREE_TO_CHANGE and new[name] != old.get(name)
-    ]
+    wrong = [f"{name}={new!r} (the run has {old!r})" for name, (old, new) in differences(stored, asked).items()]
     if wrong:
         raise ValueError(
             f"--resume with another recipe: {', '.join(wrong)}: it would be another run; leave these out, or start a "
             "new one (with model.init, if its weights are wanted)"
         )
+
+
+def differences(stored: Recipe, asked: Recipe) -> dict[str, tuple[Any, Any]]:
+    """Fields that were asked for and that the other recipe has otherwise, but for those that are free to change."""
+    old, new = _flat(stored), _flat(asked)
+    changed = [name for name in new if name not in FREE_TO_CHANGE and new[name] != old.get(name)]
+    return {name: (old.get(name), new[name]) for name in changed}
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_another_recipe_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     job_file(folder, "x").parent.mkdir(parents=True)
     (one,) = planned(tmp_path)
     job_file(folder, one.name).write_text(one.recipe.toml())
-    with pytest.raises(BadRecipe, match=r"listops-cosformer-0 by another recipe .*: name another folder with --out"):
+    with pytest.raises(BadRecipe, match=r"listops-cosformer-0 by another recipe: train\.learning_rate=0\.5 \(there"):
         run_queue(folder, planned(tmp_path, more=("train.learning_rate=0.5",)), SETTINGS)
 
 
