@@ -4,6 +4,7 @@ from cosformer.rivals.bigbird import BigBirdKind, bigbird_attention
 from cosformer.rivals.drawn_features import redraw_features
 from cosformer.rivals.feature_attention import feature_attention
 from cosformer.rivals.linear import LinearKind, NoCosKind, linear_attention
+from cosformer.rivals.linear_positions import rotated_attention
 from cosformer.rivals.linformer import LinformerKind, linformer_attention
 from cosformer.rivals.one_vs_each import one_vs_each, one_vs_each_loss
 from cosformer.rivals.performer import PerformerKind, performer_attention
@@ -31,5 +32,6 @@ __all__ = [
     "redraw_features",
     "reformer_attention",
     "rfa_attention",
+    "rotated_attention",
     "sparse_attention",
 ]

@@ -12,7 +12,7 @@ from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import Cost, register_attention
 from cosformer.models.layout import Layout
 from cosformer.models.softmax_kind import pair_flops
-from cosformer.rivals.flex import TILE, check_path, flex_part, takes_flex, tile_starts
+from cosformer.rivals.flex import TILE, check_path, flex_part, numbers, takes_flex, tile_starts
 from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
 
 WINDOW, GLOBAL = 3, 2  # blocks: itself and its neighbours; the first and the last
@@ -92,9 +92,10 @@ def flex_blocks(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, lengths: Tensor, 
     first = torch.arange(seen.shape[-1], device=q.device) * block
     touch = ((first < start + TILE) & (first + block > start)).float()  # [tiles, N]: which blocks a tile overlaps
     tiles = touch @ seen.float() @ touch.mT > 0
+    (size,) = numbers(q.device, block)
 
     def sees(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        return seen[b, h, t // block, s // block] & (s < lengths[b])
+        return seen[b, h, t // size, s // size] & (s < lengths[b])
 
     return flex_part(q, k, v, tiles, sees)[0]
 

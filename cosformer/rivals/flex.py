@@ -84,6 +84,11 @@ def joined(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
     return o.to(parts[0][0].dtype)
 
 
+def numbers(device: torch.device, *values: int) -> tuple[Tensor, ...]:
+    """Numbers for a mask to read. As tensors: torch refuses to compile masks with a number that was another before."""
+    return tuple(torch.full((), value, dtype=torch.int32, device=device) for value in values)
+
+
 def tile_starts(places: int, device: torch.device) -> Tensor:
     """The first place of each tile, [⌈places/TILE⌉]."""
     return torch.arange(0, places, TILE, device=device)

@@ -12,15 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cosformer.rivals.flex import TILE, flex_part, joined, tile_starts
+from cosformer.rivals.flex import TILE, flex_part, joined, numbers, tile_starts
 
 
 def strided_by_flex(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, stride: int, causal: bool) -> Tensor:
     """The last `stride` places (both sides if not causal), and every place a multiple of `stride` away."""
     b, _, t, _ = q.shape
+    (reach,) = numbers(q.device, stride)
 
     def near(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        band = (t - s >= 0) & (t - s < stride) if causal else (t - s).abs() < stride
+        band = (t - s >= 0) & (t - s < reach) if causal else (t - s).abs() < reach
         return band & (s < lengths[b])
 
     start = tile_starts(t, q.device)
@@ -67,9 +68,11 @@ def fixed_by_flex(
     o = o.unflatten(0, (b, n)).transpose(1, 2).flatten(2, 3)[:, :, :t]
     lse = lse.unflatten(0, (b, n)).transpose(1, 2).flatten(2, 3)[:, :, :t]
 
+    size, ending = numbers(q.device, stride, summary)
+
     def ends(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
-        of, place = s // summary, (s // summary) * stride + stride - summary + s % summary
-        return (of < t // stride if causal else of != t // stride) & (place < lengths[b])
+        of, place = s // ending, (s // ending) * size + size - ending + s % ending
+        return (of < t // size if causal else of != t // size) & (place < lengths[b])
 
     keys, values = (x[:, :, :, stride - summary :].flatten(2, 3) for x in blocks[1:])  # [B, Hkv, N·summary, *]
     at_q, at_k = tile_starts(t, q.device), tile_starts(n * summary, q.device)

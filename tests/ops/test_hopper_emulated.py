@@ -5,6 +5,7 @@ from dataclasses import replace
 import gluon_emulator
 import pytest
 import torch
+from comparing import assert_as_good_as_eager
 from definition import Case
 from kernel_check import check
 
@@ -140,3 +141,25 @@ def test_the_emulator_notices(broken: str) -> None:
         fresh = chip.language.allocate_shared_memory(torch.bfloat16, [16, 16], None)
         product = chip.mma(tile, fresh, torch.zeros(16, 16), is_async=True)
         assert chip.mma_wait(0, [product]).isnan().all()
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("width", [16, 72])
+def test_a_clock_that_stands_still(width: int, causal: bool) -> None:
+    """As cosformer.rivals call them: features as they are, every cosine 1, sums far below the usual eps."""
+    drawn = [(torch.rand(1, 2, 150, n) * scale).bfloat16() for n, scale in ((width, 1e-5), (width, 1e-5), (16, 1))]
+    found = []
+    for dtype in (None, torch.bfloat16, torch.float64):
+        x = [t.to(dtype or torch.bfloat16).requires_grad_() for t in drawn]
+        if dtype is None:
+            o = cosformer_attention(
+                *x, causal=causal, horizon=2**62, feature_map="identity", eps=1e-30, backend="triton"
+            )
+        else:
+            w = x[0] @ x[1].mT
+            w = w.tril() if causal else w
+            o = w @ x[2] / w.sum(-1, keepdim=True)
+        found.append([o, *torch.autograd.grad(o.double().square().sum(), x)])
+    for got, eager, exact, size, factor in zip(*found, (1.0, 1e5, 1e5, 1.0), (2, 3, 3, 3), strict=True):
+        assert_as_good_as_eager(got, eager, exact, size=size, factor=factor)
