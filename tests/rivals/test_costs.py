@@ -117,6 +117,14 @@ def test_a_kind_that_wants_values_as_wide_as_heads_is_drawn_too() -> None:
     assert gap(kind.weights(q, q, Layout()), torch.full((1, 2, 21, 21), 1 / 21)) < 1e-6
 
 
+def test_a_norm_hides_the_weights_of_other_positions() -> None:
+    model = small_model(CosformerModel, attention="linear", normalizer="norm", attention_options={"spe": "sine"})
+    with pytest.raises(ValueError, match="a norm hides them"):
+        attention_maps(model, tokens(1, 5))
+    plain = small_model(CosformerModel, attention="linear", normalizer="norm")
+    assert attention_maps(plain, tokens(1, 5))[0].shape == (4, 5, 5)
+
+
 MAPS: dict[str, dict[str, Any]] = {
     **{kind: {} for kind in KINDS},
     "linformer": {"rank": 8},
