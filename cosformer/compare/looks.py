@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 ORDER = (
-    "cosformer", "softmax", "cosformer_nocos", "linear", "performer", "rfa", "rfa_gated", "linear_spe", "sparse",
-    "reformer", "linformer", "bigbird", "softmax_cudnn",
+    "cosformer", "softmax", "cosformer_nocos", "linear", "performer", "rfa", "rfa_gated", "sparse", "reformer",
+    "linformer", "bigbird", "softmax_cudnn",
 )  # fmt: skip
 COLOURS = 12  # of the page
 KIN = {"softmax_cudnn": (2, 2)}

@@ -1,14 +1,14 @@
 """One attention, measured in a process of its own, which is forked from a nursery: this module, run as a program.
 
-The nursery imports, then forks as it is told on standard input. A measuring process is asked by lines of JSON on a
-socket and answers by such lines; what goes wrong is an answer, what kills it is seen by the one who asks. Both end when
-the one who asks is gone.
+The nursery imports, then forks as it is told. Both are asked by lines of JSON on a socket and answer by such lines;
+what goes wrong is an answer, what kills a process is seen by the one who asks. Both end when the one who asks is gone.
 """
 
 import contextlib
 import gc
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -24,6 +24,7 @@ from cosformer.bench.gate import gate_attention
 from cosformer.bench.systems import in_words
 from cosformer.bench.timing import keep_freed_memory, once
 from cosformer.compare import host_memory
+from cosformer.compare.process import read_line
 from cosformer.compare.settings import Sweep, known
 
 MOST_SAMPLES = 7  # of a visit
@@ -159,55 +160,62 @@ def call(sweep: Sweep, attention: str, mode: str, work: str, length: int) -> Cal
     return training
 
 
-def serve(sweep: Sweep, attention: str, line: str, said: str) -> None:
+def serve(sweep: Sweep, attention: str, line: socket.socket, said: str) -> None:
     """In the forked process: answers until nobody asks any more."""
-    with open(said, "wb") as file, open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
+    with open(said, "wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.connect(line)
-        measurer = Measurer(sweep, attention)
-        with asked.makefile("rw") as talk, contextlib.suppress(ConnectionError):
-            for question in talk:
-                answer = measurer.answer(json.loads(question))
-                talk.write(json.dumps(answer) + "\n")
-                talk.flush()
-                if answer.get("gone"):
-                    return
+    measurer = Measurer(sweep, attention)
+    with contextlib.suppress(ConnectionError):
+        while question := read_line(line):
+            answer = measurer.answer(json.loads(question))
+            line.sendall(json.dumps(answer).encode() + b"\n")
+            if answer.get("gone"):
+                return
 
 
-def main(*imports: str) -> None:
-    """The nursery. It must not compute anything itself: threads of a library do not survive a fork."""
+def main(number: str, folder: str, *imports: str) -> None:
+    """The nursery. It must not compute anything itself: threads of a library do not survive a fork.
+
+    number: of the open file that is the line to the one who asks. folder: of what processes print; removed when nobody
+    asks any more.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who asks decides
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    asker = socket.socket(fileno=int(number))
 
     def say(answer: dict[str, Any]) -> None:
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+        asker.sendall(json.dumps(answer).encode() + b"\n")
 
     known(imports)
     gc.collect()
     gc.freeze()  # what is imported stays: a collection after each cell need not look at it
     say({"state": "ready"})
-    while question := sys.stdin.readline():
+    while True:
+        question, lines, _, _ = socket.recv_fds(asker, 65_536, 1)
+        while question and not question.endswith(b"\n"):
+            question += asker.recv(65_536)
+        if not question:
+            break
         asked = json.loads(question)
         if "reap" in asked:
             say({"status": os.waitstatus_to_exitcode(os.waitpid(asked["reap"], 0)[1])})
             continue
         pid = os.fork()
         if pid:
+            os.close(lines[0])
             say({"pid": pid})
             continue
         status = 1
         try:
-            serve(Sweep.from_json(asked["settings"]), asked["fork"], asked["line"], asked["said"])
+            asker.close()
+            with socket.socket(fileno=lines[0]) as line:
+                serve(Sweep.from_json(asked["settings"]), asked["fork"], line, asked["said"])
             status = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)  # nothing of the nursery is this process's to clean up
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,6 @@ from typing import Any
 
 from cosformer.compare.settings import Sweep
 
-START_S = 180.0
-"""Longest start of the nursery: imports, perhaps on a busy machine."""
-FORK_S = 30.0
 MODULE = "cosformer.compare.measure"
 
 
@@ -42,27 +39,21 @@ class Nursery:
         root = str(Path(__file__).resolve().parents[2])  # the package may not be installed
         path = os.pathsep.join(x for x in (root, os.environ.get("PYTHONPATH")) if x)
         self._said = (self.folder / "nursery").open("w+", errors="replace")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, *imports], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._said, text=True, env=os.environ | {"PYTHONPATH": path},
-        )  # fmt: skip
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, str(theirs.fileno()), str(self.folder), *imports],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said,
+                env=os.environ | {"PYTHONPATH": path},
+            )  # fmt: skip
         self._heard()
 
     def fork(self, attention: str, sweep: Sweep) -> tuple[int, socket.socket]:
         """The number of the new process and the line to it."""
         question = {"fork": attention, "settings": sweep.to_json(), "said": str(self.said(attention))}
-        place = self.folder / f"{attention}.socket"
-        with socket.socket(socket.AF_UNIX) as door:
-            place.unlink(missing_ok=True)
-            door.bind(str(place))
-            door.listen(1)
-            door.settimeout(FORK_S)
-            pid = self._ask(question | {"line": str(place)})["pid"]
-            try:
-                line, _ = door.accept()
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                raise Died(f"it did not begin in {FORK_S:.0f} s; {self.ended(pid, attention)}") from None
+        line, theirs = socket.socketpair()
+        with theirs:
+            pid = self._ask(question, theirs.fileno())["pid"]
         return pid, line
 
     def ended(self, pid: int, attention: str) -> str:
@@ -81,24 +72,23 @@ class Nursery:
         return self.folder / f"{attention}.said"
 
     def close(self) -> None:
+        self._line.close()
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
         self._said.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
+    def _ask(self, question: dict[str, Any], *lines: int) -> dict[str, Any]:
+        """lines: numbers of open files to hand over."""
+        with contextlib.suppress(ConnectionError):  # then there is no answer either
+            socket.send_fds(self._line, [json.dumps(question).encode() + b"\n"], lines)
         return self._heard()
 
     def _heard(self) -> dict[str, Any]:
         """It only waits for imports, forks and deaths, so an answer comes; unless it is gone itself."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line:
-            return json.loads(line)
+        with contextlib.suppress(ConnectionError):
+            if line := read_line(self._line):
+                return json.loads(line)
         status = self._process.wait()
         self._said.seek(0)
         last = (self._said.read().strip().splitlines() or ["nothing"])[-1]
@@ -110,24 +100,26 @@ class Measuring:
 
     def __init__(self, nursery: Nursery, sweep: Sweep, attention: str) -> None:
         self.nursery, self.sweep, self.attention = nursery, sweep, attention
-        self._pid, self._line, self._rest = 0, None, b""
+        self._pid, self._line = 0, None
 
     def ask(self, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Raises Died or Late where no answer comes."""
         if self._line is None:
             self._pid, self._line = self.nursery.fork(self.attention, self.sweep)
-            self._rest = b""
         self._line.settimeout(timeout_s)
         try:
             self._line.sendall(json.dumps(question).encode() + b"\n")
-            answer = json.loads(self._read(self._line))
+            line = read_line(self._line)
         except TimeoutError:
             self.close()
             raise Late(f"no answer in {timeout_s:.0f} s") from None
-        except (ConnectionError, EOFError):
+        except ConnectionError:
+            line = b""
+        if not line:
             self._line.close()
             self._line = None
-            raise Died(self.nursery.ended(self._pid, self.attention)) from None
+            raise Died(self.nursery.ended(self._pid, self.attention))
+        answer = json.loads(line)
         if answer.get("gone"):
             self.close()
         return answer
@@ -143,11 +135,13 @@ class Measuring:
         with contextlib.suppress(RuntimeError):  # the nursery may be gone
             self.nursery.ended(self._pid, self.attention)
 
-    def _read(self, line: socket.socket) -> bytes:
-        while b"\n" not in self._rest:
-            part = line.recv(65_536)
-            if not part:
-                raise EOFError
-            self._rest += part
-        first, _, self._rest = self._rest.partition(b"\n")
-        return first
+
+def read_line(line: socket.socket) -> bytes:
+    """What was said, to its end; empty where nobody is there any more. Nothing is said before it is asked for."""
+    found = b""
+    while not found.endswith(b"\n"):
+        part = line.recv(65_536)
+        if not part:
+            return b""
+        found += part
+    return found

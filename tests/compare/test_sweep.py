@@ -1,6 +1,7 @@
 """The sweep: what goes wrong is a cell and ends nothing else; what is measured is kept, and not measured twice."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -133,7 +134,10 @@ LONGER = replace(SMALL, attentions=("looking_back",), modes=("causal",), lengths
 def test_killed_at_any_moment_it_loses_one_visit_at_most(nursery: Nursery, tmp_path: Path) -> None:
     """SIGKILL to the sweep itself: what it started ends too, what was in the file stays, a rerun does the rest."""
     program = "import sys, pathlib, test_sweep as t; t.sweep_folder(t.LONGER, pathlib.Path(sys.argv[1]))"
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    where = os.environ | {"TMPDIR": str(scratch)}
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], env=where)
     until, kept = time.monotonic() + 90, Result(environment={}, settings={})
     while sum(cell.visits for cell in kept.cells.values()) < 3:
         assert process.poll() is None, "it ended by itself"
@@ -148,6 +152,7 @@ def test_killed_at_any_moment_it_loses_one_visit_at_most(nursery: Nursery, tmp_p
     while any(Path(f"/proc/{pid}").exists() for pid in started):
         assert time.monotonic() < until, "a process outlived the sweep"
         time.sleep(0.05)
+    assert not list(scratch.glob("cosformer-*"))
     left = Result.read(tmp_path)
     assert sum(cell.visits for cell in left.cells.values()) < 16
     after = sweep_folder(LONGER, tmp_path, nursery=nursery)
