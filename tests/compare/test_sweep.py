@@ -247,3 +247,17 @@ def test_a_length_that_would_take_too_long_is_not_begun(nursery: Nursery, tmp_pa
     cell = result.cells[Key("looking_back", "causal", "forward", 1 << 24)]
     assert cell.state == "slow"
     assert cell.why.endswith("s a call expected, and the limit is 0.5 s")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_every_attention_is_measured_on_a_gpu(tmp_path: Path) -> None:
+    sweep = replace(defaults("cuda:0"), lengths=(512, 1_024), tokens=2_048, heads=2, visits=1, memory_gib=8.0)
+    sweep = replace(sweep, attentions=tuple(x for x in sweep.attentions if x not in odd_attentions.KINDS))
+    result = sweep_folder(sweep, tmp_path)
+    assert {cell.state for cell in result.cells.values()} == {"done", "refused"}
+    for cell in result.cells.values():
+        if cell.state == "done":
+            assert cell.memory_bytes is not None
+            assert cell.memory_bytes > 0
+    assert len({cell.attention for cell in result.cells.values() if cell.state == "done"}) == len(sweep.attentions)
