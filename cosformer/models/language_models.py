@@ -75,7 +75,7 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # under autocast the product is lower than the norm's weight, for which torch's RMSNorm has no fused kernel
-        return self.decoder(self.norm(F.gelu(self.dense(x)).to(self.norm.weight.dtype)))
+        return self.decoder(self.norm(F.gelu(self.dense(x)).to(self.dense.weight.dtype)))
 
 
 class CosformerForMaskedLM(CosformerPreTrainedModel):
