@@ -113,7 +113,9 @@ class CosformerKind(AttentionKind):
         return layer
 
     def _normed(self, o: Tensor) -> Tensor:
-        return o if self.norm is None else self.norm(o)
+        if self.norm is None:
+            return o
+        return self.norm(o.to(self.norm.weight.dtype)).to(o.dtype)  # under autocast o is lower than the weight
 
     def extra_repr(self) -> str:
         return f"horizon={self.horizon}, causal={self.causal}, feature_map={self.options['feature_map']!r}"
