@@ -122,15 +122,18 @@ def _close(cell: Cell, state: str, why: str) -> None:
 
 
 def predicted_ms(shorter: list[Cell], cell: Cell) -> float | None:
-    """Of a call, by how the time of a token grew between the two longest lengths that were measured; None: unknown."""
-    known = [(c.length, c.us_per_token) for c in shorter if c.us_per_token is not None]
+    """Of a call, by how the time of a token grew between the two longest lengths that were measured; None: unknown.
+
+    From the fastest samples, and with no growth above the length's own, that of softmax: a busy minute is no growth.
+    """
+    known = [(c.length, min(c.samples) / (c.batch * c.length)) for c in shorter if c.samples]
     if not known:
         return None
     (length, each), growth = known[-1], 0.0
     if len(known) > 1:
         before, less = known[-2]
-        growth = max(0.0, math.log(each / less) / math.log(length / before))
-    return each * (cell.length / length) ** growth * cell.batch * cell.length / 1e3
+        growth = min(1.0, max(0.0, math.log(each / less) / math.log(length / before)))
+    return each * (cell.length / length) ** growth * cell.batch * cell.length
 
 
 def _summary(result: Result, keys: list[Key], length: int) -> str:

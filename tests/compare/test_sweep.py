@@ -239,6 +239,7 @@ def test_a_longer_call_is_predicted_from_the_growth_so_far() -> None:
     assert predicted_ms([made(1_024, 10.0)], target) == pytest.approx(40.0)  # linear until more is known
     assert predicted_ms([made(1_024, 10.0), made(2_048, 40.0)], target) == pytest.approx(160.0)
     assert predicted_ms([made(1_024, 10.0), made(2_048, 5.0)], target) == pytest.approx(10.0)  # never less per token
+    assert predicted_ms([made(1_024, 1.0), made(2_048, 40.0)], target) == pytest.approx(160.0)  # nor more than softmax
 
 
 def test_a_length_that_would_take_too_long_is_not_begun(nursery: Nursery, tmp_path: Path) -> None:
