@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from cosformer.rivals.drawn_features import DrawnFeatures
 from cosformer.tasks.datasets.windows import IGNORED
 from cosformer.training import checkpoint as saved
 from cosformer.training.batches import Key, RunBatches, as_is
@@ -50,6 +51,8 @@ class RunTrainer(Trainer):
         self.run, self.untold = recorder.run, untold
         self.flops_per_token, self.peak_flops = flops_per_token, peak_flops
         self.interrupted = False
+        self.drawn: list[DrawnFeatures] = []
+        """Of a compiled model, which cannot count its passes: what is drawn again after some of them."""
         self.window_tokens, self.window_begin = 0, time.perf_counter()
         self.rates: list[float] = []
         super().__init__(model=model, args=args, callbacks=[Cadence(self)])
@@ -121,6 +124,11 @@ class RunTrainer(Trainer):
         if not self.bf16_autocast:
             return contextlib.nullcontext()
         return torch.autocast(self.args.device.type, dtype=torch.bfloat16)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        for features in self.drawn:
+            features.count()
+        return super().training_step(model, inputs, num_items_in_batch)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW; matrices decay, norms and biases do not."""

@@ -17,6 +17,7 @@ from cosformer.bench.environment import provenance
 from cosformer.bench.floor import matmul_rate
 from cosformer.models.blocks import CosformerBlock
 from cosformer.models.inspection import training_flops_per_token
+from cosformer.rivals.drawn_features import DrawnFeatures
 from cosformer.tasks import ResumableBatches
 from cosformer.training import checkpoint as saved
 from cosformer.training.batches import RunBatches
@@ -135,6 +136,7 @@ class _Run:
             blocks = [m for m in self.model.modules() if isinstance(m, CosformerBlock)]
             for module in blocks if trainer.is_fsdp_enabled else [self.model]:
                 module.compile()
+            trainer.drawn = [m for m in self.model.modules() if isinstance(m, DrawnFeatures) and m.redraw]
         if args.process_index == 0:
             self.watch.starting(self._facts(steps, batches))
         event = "resume" if self.start else "start"
