@@ -72,6 +72,10 @@ class CosformerConfig(PreTrainedConfig):
     classifier_dropout: float | int = 0.0
     label_smoothing: float | int = 0.0
     """In training only: evaluation reports the plain loss."""
+    loss: str = "softmax"
+    """Of causal language models, in training: softmax, or one_vs_each, a bound that large vocabularies can sample."""
+    loss_samples: int = 0
+    """Of one_vs_each: words drawn for each batch that stand for the whole vocabulary; 0: all words."""
     pooling: str = "mean"
     """How classifiers sum up a sequence: mean, first or last of its tokens that are not padding."""
 

@@ -17,6 +17,7 @@ POSITIONS = ("none", "learned", "sinusoidal", "rotary")
 NORMS = ("rmsnorm", "layernorm")
 NORMALIZERS = ("sum", "norm")
 POOLINGS = ("mean", "first", "last")
+LOSSES = ("softmax", "one_vs_each")
 
 
 def check_config(config: CosformerConfig) -> None:
@@ -29,8 +30,26 @@ def check_config(config: CosformerConfig) -> None:
     for name in ("rotary_base", "norm_eps"):
         if getattr(config, name) <= 0:
             raise ValueError(f"{name}={getattr(config, name)}: it must be positive")
+    _check_loss(config)
     if config.type_vocab_size < 0:
         raise ValueError(f"type_vocab_size={config.type_vocab_size}: use 0 for no token types")
+
+
+def _check_loss(config: CosformerConfig) -> None:
+    if config.loss not in LOSSES:
+        raise ValueError(f"loss={config.loss!r} is unknown: use one of {', '.join(LOSSES)}")
+    if config.loss_samples < 0:
+        raise ValueError(f"loss_samples={config.loss_samples}: it counts words to compare with; 0 for all")
+    if config.loss == "softmax":
+        if config.loss_samples:
+            raise ValueError(
+                f"loss_samples={config.loss_samples} with loss='softmax': it is of one_vs_each alone; use 0"
+            )
+        return
+    if not config.causal or config.is_encoder_decoder or config.add_cross_attention:
+        raise ValueError("loss='one_vs_each' is for causal language models (causal=True, one stack): use softmax here")
+    if config.label_smoothing:
+        raise ValueError(f"loss='one_vs_each' with label_smoothing={config.label_smoothing}: the bound has none; use 0")
 
 
 def _check_sizes(config: CosformerConfig) -> None:

@@ -14,6 +14,7 @@ from cosformer.models.configuration import CosformerConfig
 from cosformer.models.generation import masks_for_generate
 from cosformer.models.losses import next_token_labels, token_loss
 from cosformer.models.model import CosformerModel, CosformerPreTrainedModel, find_offsets
+from cosformer.models.one_vs_each import one_vs_each_loss
 
 
 class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
@@ -42,6 +43,8 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:  # fmt: skip
         """labels [B, T] as input_ids, −100 where nothing is to be predicted. logits_to_keep: the last so many.
 
+        With loss="one_vs_each", a training pass with labels has no logits: that they are not made is its use.
+
         shift_labels [B, T]: instead, what each place is to predict, where a sequence is split over processes.
         """
         shift_labels = kwargs.pop("shift_labels", None)  # no argument of its own: Trainer would wait for it
@@ -51,12 +54,19 @@ class CosformerForCausalLM(CosformerPreTrainedModel, GenerationMixin):
         )  # fmt: skip
         x = out.last_hidden_state
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(x[:, keep])
         loss: Any = None
         if shift_labels is None and labels is not None:
             offsets = find_offsets(x, attention_mask, position_ids, past_key_values, cu_seqlens, kwargs)
             shift_labels = next_token_labels(labels, offsets)
-        if shift_labels is not None:
+        logits: Any = None
+        if shift_labels is not None and self.training and self.config.loss == "one_vs_each":
+            loss = one_vs_each_loss(
+                x[:, keep], self.lm_head.weight, shift_labels[:, keep], samples=self.config.loss_samples or None,
+                num_items_in_batch=num_items_in_batch,
+            )  # fmt: skip
+        else:
+            logits = self.lm_head(x[:, keep])
+        if loss is None and shift_labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
             loss = token_loss(logits, shift_labels[:, keep], smoothing=smoothing, num_items_in_batch=num_items_in_batch)
         return CausalLMOutputWithPast(

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cosformer.models import CosformerConfig, CosformerForCausalLM
 from cosformer.rivals import one_vs_each, one_vs_each_loss
 
 
@@ -65,3 +66,53 @@ def test_it_trains_an_output_layer() -> None:
 def test_no_samples_no_loss() -> None:
     with pytest.raises(ValueError, match="samples=0"):
         one_vs_each_loss(torch.randn(1, 4), torch.randn(5, 4), torch.tensor([1]), samples=0)
+
+
+def causal(**options: object) -> CosformerForCausalLM:
+    torch.manual_seed(0)
+    small = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "horizon": 16}
+    return CosformerForCausalLM(CosformerConfig(**small, loss="one_vs_each", **options))
+
+
+def test_a_model_trains_by_the_bound_and_is_judged_by_softmax() -> None:
+    model, ids = causal(), torch.randint(0, 40, (2, 9))
+    labels = ids.clone()
+    labels[1, 4:] = -100
+    out = model.train()(ids, labels=labels)
+    assert out.logits is None
+    hidden = model.model(ids).last_hidden_state
+    wanted = one_vs_each_loss(hidden[:, :-1], model.lm_head.weight, labels[:, 1:])
+    assert torch.allclose(out.loss, wanted, rtol=1e-6)
+    counted = model(ids, labels=labels, num_items_in_batch=torch.tensor(22.0)).loss
+    assert torch.allclose(counted, wanted * 11 / 22, rtol=1e-6)  # 8 targets and 3
+    judged = model.eval()(ids, labels=labels)
+    exact = F.cross_entropy(judged.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    assert torch.allclose(judged.loss, exact, rtol=1e-6)
+    assert model.train()(ids).logits.shape == (2, 9, 40)  # without labels there is nothing else to give
+
+
+def test_a_model_learns_by_samples_of_it() -> None:
+    model, ids = causal(loss_samples=10).train(), torch.randint(0, 40, (4, 12))
+    before = float(model.eval()(ids, labels=ids).loss.detach())
+    optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        optimizer.step()
+    assert float(model.eval()(ids, labels=ids).loss.detach()) < before - 1.5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"loss": "ove"}, "use one of softmax, one_vs_each"),
+        ({"loss": "softmax", "loss_samples": 3}, "of one_vs_each alone"),
+        ({"loss": "one_vs_each", "loss_samples": -1}, "0 for all"),
+        ({"loss": "one_vs_each", "causal": False}, "for causal language models"),
+        ({"loss": "one_vs_each", "is_encoder_decoder": True}, "for causal language models"),
+        ({"loss": "one_vs_each", "label_smoothing": 0.1}, "the bound has none"),
+    ],
+)
+def test_what_a_config_refuses(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        CosformerConfig(**options)
