@@ -92,8 +92,8 @@ def speed(
     """Time and memory of attentions over length, forward and training, into speed.json of the folder.
 
     Each attention runs in a process of its own: out of memory, a crash or a call beyond the limit is a cell of the
-    table. The file is written after every cell; the same command goes on where it was ended. More lengths or attentions
-    may be added by a later call, if machine, versions, commit and settings are the same.
+    table. The file is written after every visit; the same command goes on where it was ended. Lengths, attentions or
+    visits may be added by a later call, if machine, versions, commit and settings are the same.
     """
     with _stoppable(out), refusals():
         from cosformer.compare.settings import MODES, defaults

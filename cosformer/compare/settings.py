@@ -17,8 +17,8 @@ SOFTMAX, CUDNN = "softmax", "softmax_cudnn"
 BASELINES = (SOFTMAX, CUDNN)
 """One function by different kernels: what is compared with softmax is compared with the fastest of them."""
 CUDNN_LIVES_IN = "cosformer.bench.train_settings"
-CHOICES = ("attentions", "lengths", "modes", "minutes")
-"""Fields that say which cells are wanted; all others are part of what a number means."""
+CHOICES = ("attentions", "lengths", "modes", "visits", "minutes")
+"""Fields that say which cells are wanted, and how often; all others are part of what a number means."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +62,8 @@ class Sweep:
         for name in ("sample_s", "limit_s", "memory_gib", "minutes"):
             if (given := getattr(self, name)) is not None and not given > 0:
                 raise ValueError(f"{name}={given}: use more than 0")
+        if not self.device.startswith(("cpu", "cuda")):
+            raise ValueError(f"device={self.device}: what is forked can measure on cpu and cuda only")
         if not self.dtype.is_floating_point:
             raise ValueError(f"dtype={self.dtype}: attention is computed in floating point; use fp32 or bf16")
 

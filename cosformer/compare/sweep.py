@@ -35,6 +35,8 @@ def sweep_folder(
     keys = list(wanted(sweep))
     for key in keys:
         cell = result.cell(key, sweep.batch(key.length))
+        if cell.state == DONE and cell.visits < sweep.visits:
+            cell.state = WAITING
         if cell.state == WAITING and (why := _refusal(sweep, key)):
             _close(cell, "refused", why)
     result.write(path)  # a folder that cannot be written is told of before anything is measured

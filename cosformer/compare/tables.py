@@ -95,7 +95,7 @@ def missing_table(result: Result) -> Table:
     groups: dict[tuple[str, str, str, str, str], list[int]] = {}
     for cell in result.cells.values():
         if cell.state != DONE:
-            state = f"{cell.visits} of {result.settings['visits']} visits" if cell.samples else cell.state
+            state = f"measured {cell.visits}× only" if cell.samples else cell.state
             groups.setdefault((cell.attention, cell.mode, cell.work, state, cell.why), []).append(cell.length)
     both: dict[tuple[str, str, str, str, str], list[str]] = {}
     for (attention, mode, work, state, why), lengths in groups.items():

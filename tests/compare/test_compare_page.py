@@ -95,7 +95,7 @@ def test_every_missing_cell_has_its_reason(found: Comparison) -> None:
     ] in rows
     assert ["softmax", "causal", "training", "4,096", "out of memory", "–"] in rows
     part = next(row for row in rows if row[0] == "rfa")
-    assert part[4:] == ["1 of 3 visits", "the 4 minutes of the sweep were over"]
+    assert part[4:] == ["measured 1× only", "the 4 minutes of the sweep were over"]
 
 
 @pytest.mark.parametrize(

@@ -64,3 +64,23 @@ def test_a_result_is_compared_with_the_fastest_softmax() -> None:
     assert result.baseline("causal", "forward", "us_per_token") == {512: 1_000.0, 1_024: 2_000.0}
     found = crossovers(result, "linear", "causal", "forward", "us_per_token")
     assert found.length == pytest.approx(512 * 1.5)
+
+
+@pytest.mark.parametrize(
+    ("state", "what", "words"),
+    [
+        ("slow", "us_per_token", "between 512 and 1,024 (softmax: slow)"),
+        ("slow", "bytes_per_token", "not up to 512"),  # what takes long need not take much
+        ("out of memory", "bytes_per_token", "between 512 and 1,024 (softmax: out of memory)"),
+    ],
+)
+def test_softmax_that_is_slow_is_not_large(state: str, what: str, words: str) -> None:
+    result = Result(environment={}, settings={})
+    for attention, size in (("softmax", 1), ("linear", 2)):
+        for length in (512, 1_024):
+            cell = Cell(attention, "causal", "forward", length, 1, state="done", samples=[1.0 * size * length])
+            cell.memory_bytes = size * length
+            result.cells[cell.key] = cell
+    last = result.of("softmax", "causal", "forward")[-1]
+    last.state, last.samples, last.memory_bytes = state, [], None
+    assert crossovers(result, "linear", "causal", "forward", what).words == words

@@ -125,7 +125,12 @@ def test_when_the_time_is_over_cells_wait_and_a_rerun_goes_on(nursery: Nursery, 
     short = replace(SMALL, attentions=("looking_back",), modes=("causal",), lengths=(32,))
     first = sweep_folder(replace(short, minutes=1e-9), tmp_path, nursery=nursery)
     assert states(first, "looking_back") == [("waiting", "the 1e-09 minutes of the sweep were over")]
-    assert states(sweep_folder(short, tmp_path, nursery=nursery), "looking_back") == [("done", "")]
+    second = sweep_folder(short, tmp_path, nursery=nursery)
+    assert states(second, "looking_back") == [("done", "")]
+    third = sweep_folder(replace(short, visits=3), tmp_path, nursery=nursery)
+    for key, cell in third.cells.items():
+        assert (cell.state, cell.visits) == ("done", 3)
+        assert cell.samples[: len(second.cells[key].samples)] == second.cells[key].samples
 
 
 LONGER = replace(SMALL, attentions=("looking_back",), modes=("causal",), lengths=(32, 64), sample_s=0.05, visits=4)
@@ -197,6 +202,7 @@ def test_unknown_names_are_refused_before_anything_starts(tmp_path: Path) -> Non
         ({"heads": 0}, "heads=0"),
         ({"limit_s": 0.0}, "limit_s=0.0"),
         ({"dtype": torch.int8}, "floating point"),
+        ({"device": "mps"}, "cpu and cuda only"),
     ],
     ids=str,
 )
