@@ -49,13 +49,23 @@ def train(
     with refusals():
         from cosformer.sweeps import QueueSettings, jobs_of
         from cosformer.sweeps.ablations import variants_of
+        from cosformer.sweeps.jobs import check_no_seed
 
         paths = pairs(data or [], "--data", "the recipe, =, and where its files are, such as classify-sst2=SST-2")
         first = [before] if before else []
         if lost := [name for name in paths if name not in (*recipes, *first)]:
             raise ValueError(f"--data {lost[0]}=…: that recipe is not among {', '.join([*first, *recipes])}")
+        check_no_seed([*(set_ or []), *(set_before or [])])
+        groups: dict[str, Recipe] = {}
+        for name in recipes:
+            group, recipe = _loaded(name, paths, set_)
+            if group in groups:
+                raise ValueError(
+                    f'two recipes are called {group!r}: a group of the table each; write name = "…" into one of them'
+                )
+            groups[group] = recipe
         planned = jobs_of(
-            dict(_loaded(name, paths, set_) for name in recipes),
+            groups,
             variants_of(names(ablation), names(attentions), variant or []),
             numbers(seeds, "--seeds"),
             before=dict(_loaded(name, paths, set_before) for name in first),

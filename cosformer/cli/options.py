@@ -52,7 +52,7 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
+    return [name for part in text.split(",") if (name := part.strip())]
 
 
 def pairs(texts: list[str], option: str, form: str) -> dict[str, str]:

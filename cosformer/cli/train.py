@@ -56,7 +56,7 @@ def train(
     if recipe is None and not resume:
         raise typer.BadParameter("name a recipe (`cosformer recipes` lists them), or go on with --out RUN --resume")
     if recipe is None and pretrain:
-        raise typer.BadParameter("--pretrain goes on by the recipe: name it again beside --resume")
+        raise typer.BadParameter("--pretrain goes on by the recipe: give the same command again, with --resume")
     if recipe is None and out is None:
         raise typer.BadParameter("--resume without a recipe: name the run's folder with --out")
     first = int(os.environ.get("RANK", "0")) == 0
@@ -96,8 +96,8 @@ def train(
     if as_json:
         typer.echo(json.dumps({**vars(summary)}, ensure_ascii=False, indent=1))
     if summary.interrupted:
-        again = f"cosformer train {recipe} --pretrain --out" if pretrain else "cosformer train --out"
-        line = f"stopped after step {summary.steps:,}, which is saved; go on with: {again} {folder} --resume"
+        again = "the same command and --resume" if pretrain else f"cosformer train --out {folder} --resume"
+        line = f"stopped after step {summary.steps:,}, which is saved; go on with: {again}"
         Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130)
     if not as_json:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from cosformer.sweeps.jobs import check_no_seed
 from cosformer.tasks import NAMED
 from cosformer.training import BadRecipe, Recipe, load_recipe
 
@@ -19,8 +20,11 @@ def arena_recipes(
     for task in (*tasks, *data):
         if task not in TASKS:
             raise BadRecipe(f"the arena has no task {task!r}: there are {', '.join(TASKS)}")
+    check_no_seed(assignments)
     found: dict[str, Recipe] = {}
     for task in tasks:
+        if tasks.count(task) > 1:
+            raise BadRecipe(f"task {task!r} is named twice: each once")
         group = f"{task}-large" if large else task
         own = [f"data.path={json.dumps([data[task]])}"] if task in data else []
         found[group] = load_recipe(PREFIX + group, *assignments, *own)

@@ -1,4 +1,4 @@
-"""One job in a process of its own: `python -m cosformer.sweeps.child FOLDER JOB DEVICE PARENT [tested]`.
+"""One job in a process of its own: `python -m cosformer.sweeps.child FOLDER JOB DEVICE PARENT PARALLEL [tested]`.
 
 So nothing that happens to it, out of memory least of all, happens to the queue. What it says goes to its log.
 """
@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,8 +28,9 @@ from cosformer.sweeps.outcomes import (
     write_outcome,
 )
 from cosformer.tasks import MissingPackage, Progress, SourceMissing
-from cosformer.training import BadRecipe, NotFinite, Watch, train
+from cosformer.training import BadRecipe, NotFinite, Recipe, Watch, train
 from cosformer.training.recipe import read_recipe_file
+from cosformer.training.run_folder import SUMMARY, stored_recipe, write_recipe
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -64,7 +66,7 @@ class Told(Watch):
         if line["kind"] == "train":
             self.said(f"step {line['step']:,}/{self.steps:,}  loss {line['loss']:.4f}")
         elif line["kind"] == "eval":
-            name = next(n for n in ("accuracy", "bits_per_byte", "perplexity") if n in line)
+            name = next(n for n in ("accuracy", "bits_per_byte", "perplexity", "loss") if n in line)
             self.said(
                 f"step {line['step']:,}/{self.steps:,}  {line['split']} {name.replace('_', ' ')} {line[name]:.4f}"
             )
@@ -86,15 +88,19 @@ def alone(folder: Path, job: str) -> Iterator[None]:
         yield
 
 
-def do(folder: Path, job: str, device: str, *, tested: bool) -> int:
+def do(folder: Path, job: str, device: str, *, parallel: int, tested: bool) -> int:
     """Trains, tests if it should, and leaves an outcome; an interrupted job leaves none, and goes on the next time."""
     recipe, run, cache = read_recipe_file(job_file(folder, job)), run_folder(folder, job), folder / "data-cache"
     try:
+        _follow(run, recipe)
         summary = train(recipe, run, resume=True, cache=cache, device=device, watch=Told(sys.stdout))
         if summary.interrupted:
             return INTERRUPTED
         where = "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
-        write_outcome(folder, job, measured(run, summary, tested=tested, device=where, cache=cache))
+        found = measured(
+            run, summary, tested=tested, path=recipe.data.path, device=where, cache=cache, parallel=parallel
+        )
+        write_outcome(folder, job, found)
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -113,11 +119,20 @@ def do(folder: Path, job: str, device: str, *, tested: bool) -> int:
     return 1
 
 
+def _follow(run: Path, recipe: Recipe) -> None:
+    """The model a run starts from lies in the queue's folder, and moves with it; a run that is under way goes along."""
+    stored = stored_recipe(run)
+    if stored is None or (run / SUMMARY).is_file() or stored.model.init == recipe.model.init:
+        return
+    if Path(stored.model.init).name == Path(recipe.model.init).name:
+        write_recipe(run, replace(stored, model=replace(stored.model, init=recipe.model.init)))
+
+
 def main() -> None:
     folder, job, device, parent = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     die_with(parent)
     with alone(folder, job):
-        code = do(folder, job, device, tested=sys.argv[5:] == [TESTED])
+        code = do(folder, job, device, parallel=int(sys.argv[5]), tested=sys.argv[6:] == [TESTED])
     sys.exit(code)
 
 

@@ -18,6 +18,11 @@ METRICS = {
     "translate": ("bleu", "higher"),
 }  # fmt: skip
 """Of each task: what is compared, and which way is better."""
+MEASURED = (
+    "why", "metric", "better", "split", "value", "low", "high", "examples", "valid", "best_step", "steps",
+    "steps_per_second", "tokens_per_second", "memory_bytes", "parameters", "parallel", "environment",
+)  # fmt: skip
+"""What the outcome of a job that is done tells at least."""
 
 
 def outcome_file(folder: Path, job: str) -> Path:
@@ -26,7 +31,20 @@ def outcome_file(folder: Path, job: str) -> Path:
 
 def read_outcome(folder: Path, job: str) -> dict[str, Any] | None:
     path = outcome_file(folder, job)
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        wanted = MEASURED if found["state"] == DONE else ("why",)
+        if lost := [name for name in wanted if name not in found]:
+            raise KeyError(lost[0])
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{path} is damaged or of another version ({why}): remove it and start again; a run that is finished is "
+            "tested once more, not trained"
+        ) from error
+    return found
 
 
 def write_outcome(folder: Path, job: str, found: dict[str, Any]) -> None:
@@ -39,12 +57,17 @@ def ended_without(folder: Path, job: str, state: str, why: str) -> None:
     write_outcome(folder, job, {"state": state, "why": " ".join(why.split())})
 
 
-def measured(run: Path, summary: RunSummary, *, tested: bool, device: str, cache: Path) -> dict[str, Any]:
-    """The numbers of a finished run: of its test split, or, where it is not tested, of periodic evaluation."""
+def measured(
+    run: Path, summary: RunSummary, *, tested: bool, path: tuple[str, ...], device: str, cache: Path, parallel: int
+) -> dict[str, Any]:
+    """The numbers of a finished run: of its test split, or, where it is not tested, of periodic evaluation.
+
+    path: where the data lies now; it may have moved since the run was trained. parallel: how many ran at once.
+    """
     metric, better = METRICS[summary.task]
     split, numbers = "valid", summary.metrics
     if tested:
-        result = evaluate(run, EvalSettings(), device=device, cache=cache)
+        result = evaluate(run, EvalSettings(path=path), device=device, cache=cache)
         split, numbers = result["split"], result["metrics"]
     tokens_per_step = summary.tokens / summary.steps if summary.steps else None
     rate = summary.tokens_per_second
@@ -55,8 +78,8 @@ def measured(run: Path, summary: RunSummary, *, tested: bool, device: str, cache
         "steps": summary.steps, "steps_per_second": rate / tokens_per_step if rate and tokens_per_step else None,
         "tokens_per_second": rate, "memory_bytes": summary.memory_bytes, "parameters": summary.parameters,
         "seconds": summary.seconds, "share_waiting_for_data": _share(summary),
+        "parallel": parallel, "environment": summary.environment,
         "data": {name: part["text_sha256"] for name, part in summary.data["splits"].items()},
-        "environment": summary.environment,
     }  # fmt: skip
 
 

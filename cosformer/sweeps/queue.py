@@ -5,14 +5,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cosformer.sweeps.jobs import Job, check_same_jobs, job_file
+from cosformer.sweeps.jobs import Job, check_names, check_same_jobs, job_file, run_folder
 from cosformer.sweeps.outcomes import (
     DONE,
     FAILED,
@@ -26,7 +26,7 @@ from cosformer.sweeps.outcomes import (
 )
 from cosformer.sweeps.table import collect
 from cosformer.tasks.shards.atomic import write_atomically
-from cosformer.training.run_folder import check_writable
+from cosformer.training.run_folder import SUMMARY, check_writable
 
 LOOK = 0.2  # seconds between looks at the processes
 WORDS = 4096  # bytes of a log that are read for its last line
@@ -77,17 +77,37 @@ def run_queue(
     False: interrupted (Ctrl-C); jobs under way have saved a checkpoint. looked: told of the jobs under way and how many
     are left, a few times a second. ended: of each job with its outcome. What failed or was skipped is tried again.
     """
+    check_names(jobs)
     check_writable(folder)
     with _only_queue(folder):
-        check_same_jobs(folder, jobs)
+        done = done_in(folder, jobs)
+        check_same_jobs(folder, jobs, done)
+        done -= _gone(folder, jobs, done)
         for job in jobs:
+            if job.name in done:
+                continue  # its recipe stays as its result was made
             path = job_file(folder, job.name)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, [job.recipe_in(folder).toml().encode()])
-            if (found := read_outcome(folder, job.name)) is not None and found["state"] != DONE:
-                outcome_file(folder, job.name).unlink()
+            outcome_file(folder, job.name).unlink(missing_ok=True)
         with _ended_by_term():
             return _Queue(folder, jobs, settings, looked, ended).go()
+
+
+def done_in(folder: Path, jobs: Iterable[Job]) -> set[str]:
+    """Names of those of which the folder has a result."""
+    outcomes = ((job.name, read_outcome(folder, job.name)) for job in jobs)
+    return {name for name, found in outcomes if found is not None and found["state"] == DONE}
+
+
+def _gone(folder: Path, jobs: Sequence[Job], done: Collection[str]) -> set[str]:
+    """Jobs that are done, whose runs were removed, and from which one that is not done starts: they are done again."""
+    found: set[str] = set()
+    for job in reversed(jobs):  # a job stands after the one it starts from
+        again = job.name not in done or job.name in found
+        if again and job.after in done and not (run_folder(folder, job.after) / SUMMARY).is_file():
+            found.add(job.after)
+    return found
 
 
 class _Queue:
@@ -125,8 +145,10 @@ class _Queue:
                 self.waiting.remove(job)
                 log = self.folder / "logs" / f"{job.name}.log"
                 log.parent.mkdir(parents=True, exist_ok=True)
-                arguments = [sys.executable, "-m", "cosformer.sweeps.child", str(self.folder), job.name]
-                arguments += [self.settings.device, str(os.getpid()), *([TESTED] if job.tested else [])]
+                # -P: what lies in the folder the command is given in is not imported in place of a package
+                arguments = [sys.executable, "-P", "-m", "cosformer.sweeps.child", str(self.folder), job.name]
+                arguments += [self.settings.device, str(os.getpid()), str(self.settings.parallel)]
+                arguments += [TESTED] if job.tested else []
                 with log.open("ab") as out:
                     process = subprocess.Popen(
                         arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self._environment(slot),

@@ -38,10 +38,12 @@ def rows_of(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for (group, variant), members in groups.items():
         done = [cell for cell in members if cell["state"] == DONE and cell["value"] is not None]
-        row: dict[str, Any] = {"group": group, "variant": variant, "seeds": len(done)}
+        row: dict[str, Any] = {"group": group, "variant": variant, "seeds": len(done), "planned": len(members)}
         if done:
             values = [cell["value"] for cell in done]
             low, high = interval(values) if len(done) > 1 else (done[0]["low"], done[0]["high"])
+            if done[0]["metric"] == "accuracy" and low is not None:
+                low, high = max(0.0, low), min(1.0, high)  # of a few seeds, it would reach beyond what can be
             row |= {name: done[0][name] for name in ("metric", "better", "split", "steps", "parameters")}
             row |= {
                 "value": statistics.fmean(values), "low": low, "high": high,
@@ -71,12 +73,13 @@ def collect(folder: Path, jobs: Sequence[Job], *, name: str, parallel: int = 1) 
     done = [cell for cell in cells if cell["state"] == DONE]
     places = [cell.pop("environment") for cell in done]
     for cell, place in zip(done, places, strict=True):
-        cell["commit"] = place["commit"]
+        cell |= {"commit": place["commit"], "device": place["device"]}
     found = {
         "benchmark": "queue", "kind": "queue", "name": name,
         "environment": {**places[0], "command": provenance("cpu")["command"]} if places else provenance("cpu"),
         "settings": {
-            "parallel": parallel, "groups": list(dict.fromkeys(job.group for job in jobs)),
+            "parallel": max([parallel, *(cell["parallel"] for cell in done)]),
+            "groups": list(dict.fromkeys(job.group for job in jobs)),
             "variants": list(dict.fromkeys(job.variant for job in jobs)),
             "seeds": list(dict.fromkeys(job.seed for job in jobs)),
         },
@@ -87,7 +90,7 @@ def collect(folder: Path, jobs: Sequence[Job], *, name: str, parallel: int = 1) 
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Of a queue's folder, or a file that was kept."""
+    """Of a queue's folder, or a file that was kept. Rows are made anew from the cells: they say the same."""
     path = path / TABLE if path.is_dir() else path
     if not path.is_file():
         raise ValueError(f"{path} is not there: name the folder of a queue, or its {TABLE}")
@@ -97,34 +100,66 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not JSON ({error})") from error
     if not isinstance(found, dict) or found.get("kind") != "queue":
         raise ValueError(f"{path} is no table of a queue: `cosformer lra run` writes one")
-    return found
+    try:
+        settings = found["settings"]
+        lists = [list(settings[name]) for name in ("groups", "variants", "seeds")]
+        if not all(lists) or not isinstance(settings["parallel"], int) or not isinstance(found["name"], str):
+            raise ValueError("settings")
+        return {**found, "table": rows_of(found["cells"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged or of another version ({type(error).__name__}: {error}): the command that made the "
+            "queue, given again, writes it anew"
+        ) from error
+
+
+def beside(found: dict[str, Any]) -> str:
+    """What must be said of speed where runs shared the machine, or nothing."""
+    others = found["settings"]["parallel"] - 1
+    return f"steps/s with up to {others} other run{'s' if others > 1 else ''} beside" if others else ""
+
+
+def heading(found: dict[str, Any], group: str) -> str:
+    """A group with what its numbers are: listops (test accuracy)."""
+    for row in found["table"]:
+        if row["group"] == group and "value" in row:
+            return f"{group} ({row['split']} {row['metric'].replace('_', ' ')})"
+    return group
 
 
 def shown(row: dict[str, Any]) -> str:
-    """A row's number for people: 37.9% (36.0–39.9), or why there is none."""
+    """A row's number for people: 37.9% (36.0–39.9), or why there is none; and why a seed is missing."""
+    reason = row["state"] + (f": {row['why']}" if row["why"] else "")
     if "value" not in row:
-        return row["state"] + (f": {row['why']}" if row["why"] else "")
+        return reason
     percent = row["metric"] == "accuracy"
 
     def one(value: float) -> str:
-        return f"{value * 100:.1f}" if percent else f"{value:.3g}"
+        if percent:
+            return f"{value * 100:.1f}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
     spread = f" ({one(row['low'])}–{one(row['high'])})" if row["low"] is not None else ""
-    return one(row["value"]) + ("%" if percent else "") + spread
+    missing = f"; of {row['planned']} seeds {row['seeds']} done, one {reason}" if row["state"] != DONE else ""
+    return one(row["value"]) + ("%" if percent else "") + spread + missing
 
 
 def markdown_table(found: dict[str, Any]) -> str:
     """Groups across, variants down; steps per second and memory of each group beside its number."""
     groups = found["settings"]["groups"]
     rows = {(row["group"], row["variant"]): row for row in found["table"]}
-    lines = ["| | " + " | ".join(groups) + " |", "|---|" + "---:|" * len(groups)]
+    lines = ["| | " + " | ".join(heading(found, group) for group in groups) + " |", "|---|" + "---:|" * len(groups)]
     for variant in found["settings"]["variants"]:
         cells = []
         for group in groups:
             row = rows.get((group, variant))
             text = shown(row) if row else ""
             if row and row.get("steps_per_second"):
-                text += f"; {row['steps_per_second']:.1f} steps/s, {row['memory_bytes'] / 2**20:,.0f} MiB"
+                text += f"; {row['steps_per_second']:.1f} steps/s"
+            if row and row.get("memory_bytes"):
+                text += f", {row['memory_bytes'] / 2**20:,.0f} MiB"
             cells.append(text.replace("|", "\\|"))
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
+    if beside(found):
+        lines += ["", f"{beside(found).capitalize()}."]
     return "\n".join(lines) + "\n"

@@ -2,13 +2,16 @@
 
 import json
 import os
+import pickle
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -143,12 +146,27 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     files = sorted(checkpoint.glob("model*.safetensors"))
     if not files:
         raise ValueError(f"{checkpoint} has no weights: it is no checkpoint of ours")
-    return {name: value for file in files for name, value in load_file(file).items()}
+    with _readable(checkpoint):
+        return {name: value for file in files for name, value in load_file(file).items()}
 
 
 def read_optimizer(checkpoint: Path) -> dict[str, Any]:
-    return torch.load(checkpoint / OPTIMIZER, map_location="cpu", weights_only=True)
+    with _readable(checkpoint):
+        return torch.load(checkpoint / OPTIMIZER, map_location="cpu", weights_only=True)
 
 
 def read_progress(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / PROGRESS).read_text(encoding="utf-8"))
+    with _readable(checkpoint):
+        return json.loads((checkpoint / PROGRESS).read_text(encoding="utf-8"))
+
+
+@contextmanager
+def _readable(checkpoint: Path) -> Iterator[None]:
+    """Checkpoints are written whole, so what cannot be read was damaged since."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
+        raise ValueError(
+            f"{checkpoint} is damaged ({type(error).__name__}: {str(error).splitlines()[0]}): remove it, and --resume "
+            "goes on from the checkpoint before it, or from the start"
+        ) from error

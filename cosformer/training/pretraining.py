@@ -27,9 +27,13 @@ def self_pretraining(recipe: Recipe) -> Recipe:
         learning_rate=wanted.learning_rate or recipe.train.learning_rate,
         warmup_steps=wanted.warmup_steps or recipe.train.warmup_steps,
     )  # fmt: skip
-    return replace(
-        recipe, name=f"{recipe.name}-pretrain", task="mlm", data=replace(recipe.data, apart=False), train=settings
-    )
+    data = replace(recipe.data, apart=False)
+    if data.source == "hub":  # read as text there, a column of it
+        column, *more = data.columns
+        if more:
+            raise BadRecipe("--pretrain with data.source='hub' reads one column: save the pairs as a table of your own")
+        data = replace(data, column=column)
+    return replace(recipe, name=f"{recipe.name}-pretrain", task="mlm", data=data, train=settings)
 
 
 def pretrain_folder(out: Path) -> Path:
@@ -37,6 +41,8 @@ def pretrain_folder(out: Path) -> Path:
 
 
 def starting_from(recipe: Recipe, folder: Path) -> Recipe:
+    """Absolute, so that a run goes on from wherever the next command is given."""
+    folder = folder.absolute()
     return recipe.with_values([f"model.init={json.dumps(str(folder))}"])
 
 

@@ -45,6 +45,8 @@ class Recipe:
     pretrain: PretrainRecipe
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise BadRecipe(f"seed={self.seed}: from 0 to {2**32 - 1}, as generators take it")
         if self.data.pack and self.task != "lm":
             raise BadRecipe(f"data.pack=true with task={self.task!r}: documents are packed for causal language models")
         if self.task == "mlm" and self.tokenizer.kind == "word":

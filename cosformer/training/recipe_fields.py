@@ -43,9 +43,13 @@ def pick(table: Mapping[str, Any], known: Iterable[str], where: str) -> Iterable
 
 
 def unknown(name: str, names: list[str]) -> str:
+    return f"a recipe has no field {name}: {nearest(name, names)}"
+
+
+def nearest(name: str, names: list[str]) -> str:
+    """What a misspelt name may have meant, or all there are."""
     near = difflib.get_close_matches(name, names, 1, 0.5)
-    guess = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-    return f"a recipe has no field {name}: {guess}"
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
 
 def checked(value: Any, hint: Any, name: str) -> Any:

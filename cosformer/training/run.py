@@ -40,6 +40,7 @@ from cosformer.training.run_folder import (
     finish,
     put_in_place,
     stored_recipe,
+    sweep_recipe,
     tidy,
     write_recipe,
 )
@@ -73,6 +74,8 @@ def train(
     first = args.process_index == 0
     if first:
         if stored is None:  # also with resume, where a run may have been killed before it began
+            if resume:
+                sweep_recipe(run)
             check_new(run)
         check_writable(run)
         check_writable(cache)

@@ -4,12 +4,13 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from cosformer.models.folders import check_free
-from cosformer.tasks.shards.atomic import write_atomically
+from cosformer.tasks.shards.atomic import TEMPORARY, write_atomically
 from cosformer.training.card import card
 from cosformer.training.recipe import Recipe, read_recipe_file
 
@@ -110,6 +111,12 @@ def write_recipe(run: Path, recipe: Recipe) -> None:
     write_atomically(run / RECIPE, [recipe.toml().encode()])
 
 
+def sweep_recipe(run: Path) -> None:
+    """What a process left that was killed while it wrote the recipe, the first file of a run."""
+    for path in run.glob(f"{RECIPE}.*{TEMPORARY}"):
+        path.unlink()
+
+
 def check_same(stored: Recipe, asked: Recipe) -> None:
     """Refuses to go on with a run by another recipe. Of the model, only what was asked for is compared."""
     wrong = [f"{name}={new!r} (the run has {old!r})" for name, (old, new) in differences(stored, asked).items()]
@@ -120,10 +127,12 @@ def check_same(stored: Recipe, asked: Recipe) -> None:
         )
 
 
-def differences(stored: Recipe, asked: Recipe) -> dict[str, tuple[Any, Any]]:
+def differences(
+    stored: Recipe, asked: Recipe, free: Collection[str] = frozenset(FREE_TO_CHANGE)
+) -> dict[str, tuple[Any, Any]]:
     """Fields that were asked for and that the other recipe has otherwise, but for those that are free to change."""
     old, new = _flat(stored), _flat(asked)
-    changed = [name for name in new if name not in FREE_TO_CHANGE and new[name] != old.get(name)]
+    changed = [name for name in new if name not in free and new[name] != old.get(name)]
     return {name: (old.get(name), new[name]) for name in changed}
 
 

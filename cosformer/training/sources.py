@@ -61,7 +61,8 @@ def _own(data: DataRecipe, task: str) -> Source:
         what = "the name of a data set" if data.source == "hub" else "files, folders or patterns"
         raise SourceMissing(f"data.source={data.source!r}, and no path was given: name {what} with --data")
     text = task in ("lm", "mlm")
-    label = data.label if task == "classify" else None
+    # masked tokens of labelled examples are of the same rows and splits as their classes (--pretrain)
+    label = data.label if task in ("classify", "mlm") else None
     if data.source == "hub":
         name, config = data.path[0], data.config or None
         options: dict[str, Any] = {"revision": data.revision or None}

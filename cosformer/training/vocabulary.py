@@ -49,6 +49,8 @@ def tokenizer_of(recipe: Recipe, source: Source, cache: Path, said: Callable[[st
 
 
 def load_tokenizer(folder: str, option: str) -> Any:
+    if not Path(folder).expanduser().is_dir():  # else it is taken for a name of a hub
+        raise BadRecipe(f"{option}={folder!r} is no folder that is there: name one with a model or a tokenizer")
     try:
         return AutoTokenizer.from_pretrained(Path(folder).expanduser(), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:

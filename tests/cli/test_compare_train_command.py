@@ -37,6 +37,9 @@ def test_refuses_before_anything_runs(tmp_path: Path) -> None:
         (("lm-stdlib", "--ablation", "feature"), "use some of features, cos, positions"),
         (("lm-stdlib", "--ablation", "cos", "--data", "classify-sst2=x"), "is not among lm-stdlib"),
         (("lm-stdlib", "--ablation", "cos", "--data", "lm-stdlib"), "once for each"),
+        (("lm-stdlib", "lm-stdlib", "--ablation", "cos"), "two recipes are called 'lm-stdlib'"),
+        (("lm-stdlib", "--before", "lm-stdlib", "--ablation", "cos"), "two jobs are called lm-stdlib-with_cos-0"),
+        (("lm-stdlib", "--ablation", "cos", "--set", "seed=3"), "take their seeds from --seeds"),
     ):
         code, words = compare_train(*arguments, "--out", str(tmp_path / "q"))
         assert code == 2, words

@@ -26,15 +26,21 @@ def test_trains_prints_and_writes(tmp_path: Path) -> None:
         "--json", str(tmp_path / "kept.json"), *sets,
     )  # fmt: skip
     assert code == 0, words
-    assert "listops-cosformer-0: done: test accuracy" in words
+    assert "1/1 listops-cosformer-0: done: test accuracy" in words
+    assert f"wrote {tmp_path / 'q' / 'table.json'}" in words
     kept = json.loads((tmp_path / "kept.json").read_text())
     assert kept["cells"][0]["state"] == "done"
     assert kept["environment"]["versions"]["torch"]
     code, words = lra("table", str(tmp_path / "kept.json"), "--markdown")
     assert code == 0
-    assert words.startswith("| | listops |\n")
+    assert words.startswith("| | listops (test accuracy) |\n")
     code, words = lra("table", str(tmp_path / "q"), "--json")
     assert json.loads(words)["table"] == rows_of(kept["cells"])
+    again = ("run", "--tasks", "listops", "--attentions", " cosformer", "--out", str(tmp_path / "q"), *sets)
+    code, words = lra(*again)
+    assert (code, "1 runs in" in words, "1 of them done" in words) == (0, True, True)
+    code, words = lra(*again, "--quiet")
+    assert (code, "wrote" in words, "listops (test accuracy)" in words) == (0, False, True)
 
 
 def test_refuses_before_anything_runs(tmp_path: Path) -> None:
@@ -45,6 +51,8 @@ def test_refuses_before_anything_runs(tmp_path: Path) -> None:
         (("--seeds", "a"), "whole numbers"),
         (("--set", "train.step=5"), "did you mean train.steps"),
         (("--device", "tpu"), "use auto, cpu or cuda"),
+        (("--seeds", "0,0"), "a seed is named twice"),
+        (("--json", str(tmp_path)), "cannot be written (it is a folder)"),
     ):
         code, words = lra("run", "--out", str(tmp_path / "q"), *arguments)
         assert code == 2, words

@@ -70,12 +70,24 @@ def test_one_pretraining_for_several_tasks(tmp_path: Path) -> None:
         (lambda: jobs_of(arena_recipes(["listops"]), [], [0]), "without any variant"),
         (lambda: jobs_of(arena_recipes(["listops"]), attention_variants(["linear", "linear"]), [0]), "named twice"),
         (lambda: Variant(name="a/b"), "part of a file name"),
+        (lambda: Variant(name="a", assignments=("seed=3",)), "take their seeds from --seeds"),
+        (lambda: arena_recipes(["listops", "listops"]), "task 'listops' is named twice"),
+        (lambda: arena_recipes(["listops"], assignments=["seed = 3"]), "take their seeds from --seeds"),
+        (lambda: jobs_of(arena_recipes(["listops"]), attention_variants(["linear"]), [-1]), "seed=-1: from 0 to"),
+        (lambda: jobs_of(arena_recipes(["listops"]), attention_variants(["linear"]), [2**32]), "from 0 to 4294967295"),
+        (lambda: jobs_of({"a/b": load_recipe("lm-stdlib")}, [Variant(name="x")], [0]), "group 'a/b': letters"),
     ],
 )
 def test_wrong_plans_are_refused(ask: object, words: str) -> None:
     assert callable(ask)
     with pytest.raises(BadRecipe, match=words):
         ask()
+
+
+def test_a_model_starts_from_one_place() -> None:
+    recipe = load_recipe("classify-sst2", "model.init=somewhere")
+    with pytest.raises(BadRecipe, match=r"has model\.init='somewhere' and starts from mlm-x-0: leave one out"):
+        jobs_of({"sst2": recipe}, [Variant(name="x")], [0], before={"mlm": load_recipe("mlm-wikitext2")})
 
 
 def test_only_classifiers_are_self_pretrained(tmp_path: Path) -> None:

@@ -1,20 +1,19 @@
 """Means, intervals and states of a queue's table."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from made_outcomes import done
 
 from cosformer.sweeps import markdown_table, rows_of
-from cosformer.sweeps.table import interval, shown
+from cosformer.sweeps.table import interval, read_table, shown
 
 
 def cell(seed: int, value: float | None, **more: Any) -> dict[str, Any]:
-    done = {
-        "state": "done", "why": "", "metric": "accuracy", "better": "higher", "split": "test", "value": value,
-        "low": 0.3, "high": 0.5, "steps": 10, "parameters": 5, "steps_per_second": 2.0 + seed,
-        "memory_bytes": 2**20,
-    }  # fmt: skip
-    return {"group": "listops", "variant": "cosformer", "seed": seed, **done, **more}
+    own = {"value": value, "steps_per_second": 2.0 + seed, **more}
+    return {"group": "listops", "variant": "cosformer", "seed": seed, **done(**own)}
 
 
 def test_one_seed_has_the_interval_of_its_examples() -> None:
@@ -35,8 +34,45 @@ def test_a_seed_that_failed_is_told_beside_the_others() -> None:
     failed = {"group": "listops", "variant": "cosformer", "seed": 1, "state": "failed", "why": "out of memory"}
     (row,) = rows_of([cell(0, 0.4), failed])
     assert (row["seeds"], row["state"], row["why"], row["value"]) == (1, "failed", "out of memory", 0.4)
+    assert shown(row) == "40.0% (30.0–50.0); of 2 seeds 1 done, one failed: out of memory"
     (row,) = rows_of([failed])
     assert shown(row) == "failed: out of memory"
+
+
+def test_an_interval_stays_within_what_an_accuracy_can_be() -> None:
+    (row,) = rows_of([cell(0, 0.0), cell(1, 0.125)])
+    assert (row["low"], row["value"], row["high"]) == (0.0, 0.0625, pytest.approx(0.0625 + 12.706 * 0.0625))
+    (row,) = rows_of([cell(0, 0.02), cell(1, 0.5)])
+    assert (row["low"], row["high"]) == (0.0, 1.0)
+    (row,) = rows_of([cell(0, 2.0, metric="bits_per_byte"), cell(1, 3.0, metric="bits_per_byte")])
+    assert row["low"] < 0  # only shares have ends
+
+
+def test_numbers_that_are_no_shares() -> None:
+    for value, wanted in ((1.23456, "1.235"), (16.934, "16.93"), (8232.4, "8,232")):
+        (row,) = rows_of([cell(0, value, metric="perplexity", low=None, high=None)])
+        assert shown(row) == wanted
+
+
+def test_a_result_without_its_number_does_not_stop_the_table() -> None:
+    """Translation that others start from is not tested, and only a test has BLEU."""
+    (row,) = rows_of([cell(0, None, metric="bleu")])
+    assert shown(row) == "done"
+
+
+@pytest.mark.parametrize("missing", ["settings", "cells", "name"])
+def test_a_table_cut_by_hand_is_refused(missing: str, tmp_path: Path) -> None:
+    settings = {"groups": ["listops"], "variants": ["cosformer"], "seeds": [0], "parallel": 1}
+    table = {"kind": "queue", "name": "test", "settings": settings, "cells": [cell(0, 0.4)], "table": []}
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table))
+    assert read_table(path)["table"] == rows_of([cell(0, 0.4)])
+    path.write_text(json.dumps({name: value for name, value in table.items() if name != missing}))
+    with pytest.raises(ValueError, match=rf"table\.json is damaged or of another version \(KeyError: '{missing}'\)"):
+        read_table(path)
+    path.write_text(json.dumps({**table, "cells": [{"group": "listops"}]}))
+    with pytest.raises(ValueError, match="given again, writes it anew"):
+        read_table(path)
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
@@ -52,10 +88,14 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
 
 def test_markdown_has_groups_across() -> None:
     cells = [cell(0, 0.4), {**cell(0, 0.2), "variant": "linear"}]
-    table = {"settings": {"groups": ["listops"], "variants": ["cosformer", "linear"]}, "table": rows_of(cells)}
-    assert markdown_table(table).splitlines() == [
-        "| | listops |",
+    settings: dict[str, Any] = {"groups": ["listops"], "variants": ["cosformer", "linear"], "parallel": 1}
+    table = {"settings": settings, "table": rows_of(cells)}
+    lines = [
+        "| | listops (test accuracy) |",
         "|---|---:|",
         "| cosformer | 40.0% (30.0–50.0); 2.0 steps/s, 1 MiB |",
         "| linear | 20.0% (30.0–50.0); 2.0 steps/s, 1 MiB |",
     ]
+    assert markdown_table(table).splitlines() == lines
+    settings["parallel"] = 6
+    assert markdown_table(table).splitlines() == [*lines, "", "Steps/s with up to 5 other runs beside."]

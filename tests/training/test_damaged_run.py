@@ -1,0 +1,41 @@
+"""What was damaged after it was written is named, with the way out."""
+
+from pathlib import Path
+
+import pytest
+from training_data import tiny
+
+from cosformer.training import checkpoint as saved
+from cosformer.training import train
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(tmp_path: Path) -> None:
+    recipe, run = tiny("lra-listops", tmp_path / "data", "train.save_every=1", "train.keep=2"), tmp_path / "run"
+    train(recipe, run, device="cpu")
+    (run / "run.json").unlink()  # as if it had been killed just before the end
+    for name in ("model.safetensors", saved.OPTIMIZER, saved.PROGRESS):
+        whole = (run / "checkpoint-2" / name).read_bytes()
+        (run / "checkpoint-2" / name).write_bytes(whole[:100])
+        if name == saved.OPTIMIZER:  # read only where steps are left
+            with pytest.raises(ValueError, match="checkpoint-2 is damaged"):
+                saved.read_optimizer(run / "checkpoint-2")
+        else:
+            with pytest.raises(
+                ValueError, match=r"checkpoint-2 is damaged \(\w+: .*\): remove it, and --resume goes on"
+            ):
+                train(recipe, run, resume=True, device="cpu")
+        (run / "checkpoint-2" / name).write_bytes(whole)
+    for path in (run / "checkpoint-2").iterdir():
+        path.unlink()
+    (run / "checkpoint-2").rmdir()
+    assert train(recipe, run, resume=True, device="cpu").steps == 2
+
+
+def test_a_run_killed_while_its_recipe_was_written_begins_anew(tmp_path: Path) -> None:
+    recipe, run = tiny("lra-listops", tmp_path / "data"), tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.toml.123.tmp").write_text("task = ")
+    with pytest.raises(FileExistsError, match="it holds no run"):
+        train(recipe, run, device="cpu")
+    assert train(recipe, run, resume=True, device="cpu").steps == 2
+    assert not list(run.glob("*.tmp"))
