@@ -46,15 +46,22 @@ class Nursery:
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said,
                 env=os.environ | {"PYTHONPATH": path},
             )  # fmt: skip
-        self._heard()
+        try:
+            self._heard()
+        except BaseException:
+            self.close()
+            raise
 
     def fork(self, attention: str, sweep: Sweep) -> tuple[int, socket.socket]:
         """The number of the new process and the line to it."""
         question = {"fork": attention, "settings": sweep.to_json(), "said": str(self.said(attention))}
         line, theirs = socket.socketpair()
-        with theirs:
-            pid = self._ask(question, theirs.fileno())["pid"]
-        return pid, line
+        try:
+            with theirs:
+                return self._ask(question, theirs.fileno())["pid"], line
+        except BaseException:
+            line.close()
+            raise
 
     def ended(self, pid: int, attention: str) -> str:
         """Waits until the process is gone; how it ended, in words."""

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -184,6 +185,17 @@ def descendants(pid: int) -> list[int]:
 def test_processes_end_with_the_sweep(swept: tuple[Path, Result], nursery: Nursery) -> None:
     del swept
     assert not descendants(nursery._process.pid)
+
+
+def test_a_nursery_that_cannot_start_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(
+        RuntimeError, match="ended with status 1: ModuleNotFoundError: No module named 'no_such_module'"
+    ):
+        Nursery(("no_such_module",))
+    assert not list(tmp_path.iterdir())
 
 
 def test_unknown_names_are_refused_before_anything_starts(tmp_path: Path) -> None:
