@@ -8,6 +8,7 @@ from comparing import worst
 from definition import define
 
 from cosformer import AttentionState, attention_reference, attention_step, cosformer_attention
+from cosformer.ops.features import FEATURE_MAPS
 
 LOW = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -207,3 +208,25 @@ def test_cut_along_time_when_there_are_more_threads_than_heads(
         torch.set_num_threads(before)
     for a, b in zip([*got, state.sums], [*exact, one.sums], strict=True):
         assert worst(a, b) <= 3000 * torch.finfo(torch.float64).eps * max(b.abs().max().item(), 1)
+
+
+@pytest.mark.parametrize("width", [1, 5, 16, 19])
+@pytest.mark.parametrize("name", ["elu1", "silu"])
+def test_exponentials_of_feature_maps_are_right_in_the_last_places(name: str, width: int, backend: str) -> None:
+    """Unnormalised, one token, φ(q) known: o = φ(q)·φ(k), whatever place of a vector a number has."""
+    special = torch.tensor([0.0, -0.0, -87.3, -87.5, -103.9, 88.0, 100.0, 1e-30])
+    x = torch.cat([torch.linspace(-110, 90, 20_001), special])
+    at = (torch.arange(len(x)) % width).reshape(-1, 1, 1, 1)
+    k = torch.full((len(x), 1, 1, width), 0.3).scatter(3, at, x.reshape(-1, 1, 1, 1)).requires_grad_()
+    q = torch.full_like(k, -200.0).scatter(3, at, 1.0)  # φ(−200) is 0
+    options = {"causal": True, "feature_map": name, "normalize": False, "horizon": 9, "backend": backend}
+    o = cosformer_attention(q, k, torch.ones(len(x), 1, 1, 1), **options)
+    (slope,) = torch.autograd.grad(o.sum(), k)
+    wide = x.double().requires_grad_()
+    phi = FEATURE_MAPS[name]
+    scale = phi(torch.ones(1, dtype=torch.float64))
+    (steep,) = torch.autograd.grad((scale * phi(wide)).sum(), wide)
+    for ours, true in ((o.detach(), (scale * phi(wide)).detach()), (slope.gather(3, at), steep)):
+        error = (ours.flatten().double() - true).abs()
+        # φ twice, products, sums: 8 roundings of a number, or of what it is made from: 1 (F.elu(x) + 1), x (silu's slope)
+        assert (error <= 8 * 2**-24 * torch.maximum(true.abs(), x.abs().double()).clamp(min=1)).all()
