@@ -228,5 +228,5 @@ def test_exponentials_of_feature_maps_are_right_in_the_last_places(name: str, wi
     (steep,) = torch.autograd.grad((scale * phi(wide)).sum(), wide)
     for ours, true in ((o.detach(), (scale * phi(wide)).detach()), (slope.gather(3, at), steep)):
         error = (ours.flatten().double() - true).abs()
-        # φ twice, products, sums: 8 roundings of a number, or of what it is made from: 1 (F.elu(x) + 1), x (silu's slope)
+        # φ twice, products, sums: 8 roundings of a number or what it is made from: 1 (F.elu(x) + 1), x (silu's slope)
         assert (error <= 8 * 2**-24 * torch.maximum(true.abs(), x.abs().double()).clamp(min=1)).all()
