@@ -15,8 +15,10 @@ BLOCK = re.compile(r"(?P<rows>(?:\|[^\n]*\n)*)<!-- table: (?P<source>\S+) -->\n"
 
 
 def render(result: dict, heading: str) -> str:
-    """The table of a result file; on a CPU its two heading lines stay as they are."""
-    return gpu_table(result) if result["benchmark"] == "attention on cuda" else heading + cpu_rows(result)
+    """The table of a result file; of `bench attention` on a CPU its two heading lines stay as they are."""
+    kinds = {"attention on cuda": gpu_table, "compare": compare_table}
+    kind = kinds.get(result["benchmark"])
+    return heading + cpu_rows(result) if kind is None else kind(result)
 
 
 def cpu_rows(result: dict) -> str:
@@ -74,6 +76,37 @@ def gpu_table(result: dict) -> str:
         label = f"**{name}**" if name == OURS else name
         times = (" / ".join(cell(row, mode, name) for mode in both) for row in rows)
         lines.append(line(label, *times, " / ".join(extra(mode, name) for mode in both)))
+    return "".join(lines)
+
+
+def compare_table(result: dict) -> str:
+    """A line for each attention: how many times as fast as softmax in training, and from which length on faster."""
+    from cosformer.compare.crossover import crossovers
+    from cosformer.compare.results import Result
+
+    found = Result.of_table(result)
+    modes, lengths = ("causal", "bidirectional"), [512, 2_048, 8_192]
+
+    def times(attention: str, mode: str, length: int) -> str:
+        cell = next(c for c in found.of(attention, mode, "training") if c.length == length)
+        softmax = found.baseline(mode, "training", "us_per_token").get(length)
+        if cell.us_per_token is None or softmax is None:
+            return "cannot" if cell.state == "refused" else cell.state
+        ratio = softmax / cell.us_per_token
+        return f"{ratio:.2f}×" if ratio < 1 else f"{ratio:.1f}×"
+
+    def faster(attention: str, mode: str) -> str:
+        return crossovers(found, attention, mode, "training", "us_per_token").words
+
+    lines = [
+        "| training, times as fast as softmax | " + " | ".join(f"{mode}, T = {n:,}" for mode in modes for n in lengths)
+        + " | faster from, causal | bidirectional |\n",
+        "|---|" + "---:|" * (len(modes) * (len(lengths) + 1)) + "\n",
+    ]  # fmt: skip
+    for name in dict.fromkeys(cell["attention"] for cell in result["cells"]):
+        if name != "softmax":
+            cells = [times(name, mode, n) for mode in modes for n in lengths] + [faster(name, mode) for mode in modes]
+            lines.append(f"| {'**cosformer**' if name == 'cosformer' else name} | " + " | ".join(cells) + " |\n")
     return "".join(lines)
 
 

@@ -105,10 +105,15 @@ class Result:
             raise ValueError(f"{path} is not readable ({error})") from error
         if not isinstance(found, dict) or found.get("benchmark") != BENCHMARK:
             raise ValueError(f"{path} is no result of `cosformer compare speed`: name its folder or its {NAME}")
+        if odd := sorted({cell["state"] for cell in found["cells"]} - set(STATES)):
+            raise ValueError(f"{path} has cells that are {', '.join(odd)}: it was made by another version")
+        return cls.of_table(found)
+
+    @classmethod
+    def of_table(cls, found: dict[str, Any]) -> Self:
+        """From what a file holds."""
         names = Cell.__dataclass_fields__
         cells = [Cell(**{name: x for name, x in cell.items() if name in names}) for cell in found["cells"]]
-        if odd := sorted({cell.state for cell in cells} - set(STATES)):
-            raise ValueError(f"{path} has cells that are {', '.join(odd)}: it was made by another version")
         told = {name: found[name] for name in ("device", "date", "commit", "versions", "command")}
         return cls(environment=told, settings=found["settings"], cells={cell.key: cell for cell in cells})
 

@@ -32,7 +32,7 @@ def test_tables_are_the_result_files() -> None:
     module = readme_table()
     assert module.rewrite(README) == README
     assert module.rewrite(README.replace("**2.", "**9.")) == README
-    assert README.count("<!-- table: ") == 2
+    assert README.count("<!-- table: ") == 3
 
 
 def cell(ms: float, floor: float, extra: float) -> dict:
