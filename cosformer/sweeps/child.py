@@ -8,8 +8,6 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +15,7 @@ from typing import Any, TextIO
 import torch
 
 from cosformer.sweeps.jobs import job_file, run_folder
+from cosformer.sweeps.locks import only
 from cosformer.sweeps.outcomes import (
     FAILED,
     INTERRUPTED,
@@ -30,6 +29,7 @@ from cosformer.sweeps.outcomes import (
 from cosformer.tasks import MissingPackage, Progress, SourceMissing
 from cosformer.training import BadRecipe, NotFinite, Recipe, Watch, train
 from cosformer.training.recipe import read_recipe_file
+from cosformer.training.recorder import restart_peak
 from cosformer.training.run_folder import SUMMARY, stored_recipe, write_recipe
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
@@ -59,6 +59,7 @@ class Told(Watch):
             self.said(f"preparing {progress.split}: {share}")
 
     def starting(self, facts: dict[str, Any]) -> None:
+        restart_peak()  # preparing the data was not this attention's doing, and the next job finds it prepared
         self.steps = facts["steps"]
         self.said(f"{facts['parameters']:,} parameters, {facts['device']}, from step {facts['start']:,}")
 
@@ -70,22 +71,6 @@ class Told(Watch):
             self.said(
                 f"step {line['step']:,}/{self.steps:,}  {line['split']} {name.replace('_', ' ')} {line[name]:.4f}"
             )
-
-
-@contextmanager
-def alone(folder: Path, job: str) -> Iterator[None]:
-    """Refuses a job that another process has: two would write one run. The system frees it when a process dies."""
-    try:
-        import fcntl
-    except ImportError:  # not POSIX: the queue's own folder is all that guards it
-        yield
-        return
-    with (folder / "jobs" / f".{job}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(TAKEN)
-        yield
 
 
 def do(folder: Path, job: str, device: str, *, parallel: int, tested: bool) -> int:
@@ -131,8 +116,11 @@ def _follow(run: Path, recipe: Recipe) -> None:
 def main() -> None:
     folder, job, device, parent = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     die_with(parent)
-    with alone(folder, job):
-        code = do(folder, job, device, parallel=int(sys.argv[5]), tested=sys.argv[6:] == [TESTED])
+    try:  # two processes would write one run
+        with only(job_file(folder, job).with_name(f".{job}.lock")):
+            code = do(folder, job, device, parallel=int(sys.argv[5]), tested=sys.argv[6:] == [TESTED])
+    except BlockingIOError:
+        code = TAKEN
     sys.exit(code)
 
 

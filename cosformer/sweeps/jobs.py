@@ -34,7 +34,9 @@ class Variant:
 
 def _check_name(what: str, name: str) -> None:
     if not NAME.fullmatch(name):
-        raise BadRecipe(f"{what} {name!r}: letters, digits and _ . + - (it becomes part of a file name)")
+        raise BadRecipe(
+            f"{what} {name!r}: a letter or digit, then letters, digits and _ . + - (it becomes part of a file name)"
+        )
 
 
 def check_no_seed(assignments: Iterable[str]) -> None:
@@ -75,13 +77,16 @@ def run_folder(folder: Path, job: str) -> Path:
 
 def attention_variants(names: Iterable[str]) -> list[Variant]:
     """One for each attention that a config may name."""
+    names = list(names)
+    _check_attentions(names)
+    return [Variant(name=name, assignments=(f"model.attention={name}",)) for name in names]
+
+
+def _check_attentions(names: Iterable[str]) -> None:
     find_others()
-    found = []
     for name in names:
         if name not in KINDS:
             raise BadRecipe(f"there is no attention {name!r}: {nearest(name, sorted(KINDS))}")
-        found.append(Variant(name=name, assignments=(f"model.attention={name}",)))
-    return found
 
 
 def jobs_of(
@@ -144,7 +149,10 @@ def _jobs_of_one(
 
 
 def _of(recipe: Recipe, variant: Variant, seed: int) -> Recipe:
-    return replace(recipe.with_values(variant.assignments) if variant.assignments else recipe, seed=seed)
+    asked = replace(recipe.with_values(variant.assignments) if variant.assignments else recipe, seed=seed)
+    kinds = asked.model.config.get("attention", [])
+    _check_attentions([kinds] if isinstance(kinds, str) else kinds)
+    return asked
 
 
 def job_file(folder: Path, job: str) -> Path:

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from cosformer.sweeps.jobs import Job, check_names, check_same_jobs, job_file, run_folder
+from cosformer.sweeps.locks import QUEUE, only
 from cosformer.sweeps.outcomes import (
     DONE,
     FAILED,
@@ -155,6 +156,7 @@ class _Queue:
                         start_new_session=True,  # Ctrl-C reaches them once
                     )  # fmt: skip
                 self.running[slot] = Running(job, process, log, time.monotonic())
+                self._write_table()
 
     def _next(self) -> Job | None:
         """The first whose model to start from is there; those that wait in vain are passed over with the reason."""
@@ -210,7 +212,8 @@ class _Queue:
             running.process.wait()
 
     def _write_table(self) -> None:
-        collect(self.folder, self.jobs, name=self.settings.name, parallel=self.settings.parallel)
+        now = {one.job.name for one in self.running.values() if one.process.poll() is None}
+        collect(self.folder, self.jobs, name=self.settings.name, parallel=self.settings.parallel, running=now)
 
 
 def _why(code: int, running: Running) -> str:
@@ -248,14 +251,9 @@ def _ended_by_term() -> Iterator[None]:
 
 @contextmanager
 def _only_queue(folder: Path) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(only(folder / QUEUE))
         except BlockingIOError:
             raise ValueError(
                 f"a queue is running in {folder}: wait for it, or name another folder with --out"

@@ -3,29 +3,32 @@
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from cosformer.bench.environment import provenance
 from cosformer.sweeps.jobs import Job, run_folder
+from cosformer.sweeps.locks import QUEUE, held
 from cosformer.sweeps.outcomes import DONE, read_outcome
 from cosformer.tasks.shards.atomic import write_atomically
 from cosformer.training.run_folder import RECIPE
 
 TABLE = "table.json"
-WAITING, STOPPED = "waiting", "interrupted"
+WAITING, RUNNING, STOPPED = "waiting", "running", "interrupted"
 # Student's t for 95% by degrees of freedom 1 … 10; beyond, the next lower of these would hardly differ
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
-def cells_of(folder: Path, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def cells_of(folder: Path, jobs: Sequence[Job], running: Collection[str] = ()) -> list[dict[str, Any]]:
+    """running: names of the jobs that a process is at now."""
     found = []
     for job in jobs:
         outcome = read_outcome(folder, job.name)
         if outcome is None:
             begun = (run_folder(folder, job.name) / RECIPE).is_file()
-            outcome = {"state": STOPPED if begun else WAITING, "why": ""}
+            state = RUNNING if job.name in running else STOPPED if begun else WAITING
+            outcome = {"state": state, "why": ""}
         found.append({"group": job.group, "variant": job.variant, "seed": job.seed, **outcome, "run": job.name})
     return found
 
@@ -67,9 +70,11 @@ def _median(cells: Sequence[dict[str, Any]], name: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def collect(folder: Path, jobs: Sequence[Job], *, name: str, parallel: int = 1) -> dict[str, Any]:
+def collect(
+    folder: Path, jobs: Sequence[Job], *, name: str, parallel: int = 1, running: Collection[str] = ()
+) -> dict[str, Any]:
     """table.json, whole: `cells`, `table`, what the runs have in common and what they were measured on."""
-    cells = cells_of(folder, jobs)
+    cells = cells_of(folder, jobs, running)
     done = [cell for cell in cells if cell["state"] == DONE]
     places = [cell.pop("environment") for cell in done]
     for cell, place in zip(done, places, strict=True):
@@ -91,7 +96,7 @@ def collect(folder: Path, jobs: Sequence[Job], *, name: str, parallel: int = 1) 
 
 def read_table(path: Path) -> dict[str, Any]:
     """Of a queue's folder, or a file that was kept. Rows are made anew from the cells: they say the same."""
-    path = path / TABLE if path.is_dir() else path
+    folder, path = (path, path / TABLE) if path.is_dir() else (None, path)
     if not path.is_file():
         raise ValueError(f"{path} is not there: name the folder of a queue, or its {TABLE}")
     try:
@@ -105,6 +110,9 @@ def read_table(path: Path) -> dict[str, Any]:
         lists = [list(settings[name]) for name in ("groups", "variants", "seeds")]
         if not all(lists) or not isinstance(settings["parallel"], int) or not isinstance(found["name"], str):
             raise ValueError("settings")
+        for cell in found["cells"]:
+            if cell["state"] == RUNNING and (folder is None or not held(folder / QUEUE)):
+                cell["state"] = STOPPED  # the queue was killed before it could say so
         return {**found, "table": rows_of(found["cells"])}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(

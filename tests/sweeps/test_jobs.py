@@ -75,7 +75,13 @@ def test_one_pretraining_for_several_tasks(tmp_path: Path) -> None:
         (lambda: arena_recipes(["listops"], assignments=["seed = 3"]), "take their seeds from --seeds"),
         (lambda: jobs_of(arena_recipes(["listops"]), attention_variants(["linear"]), [-1]), "seed=-1: from 0 to"),
         (lambda: jobs_of(arena_recipes(["listops"]), attention_variants(["linear"]), [2**32]), "from 0 to 4294967295"),
-        (lambda: jobs_of({"a/b": load_recipe("lm-stdlib")}, [Variant(name="x")], [0]), "group 'a/b': letters"),
+        (lambda: jobs_of({"a/b": load_recipe("lm-stdlib")}, [Variant(name="x")], [0]), "group 'a/b': a letter"),
+        (
+            lambda: jobs_of(
+                {"a": load_recipe("lm-stdlib")}, [Variant(name="x", assignments=("model.attention=lnear",))], [0]
+            ),
+            "there is no attention 'lnear': did you mean linear",
+        ),
     ],
 )
 def test_wrong_plans_are_refused(ask: object, words: str) -> None:

@@ -14,6 +14,7 @@ from training_data import tiny
 
 from cosformer.sweeps import Job, QueueSettings, Running, attention_variants, jobs_of, run_queue
 from cosformer.sweeps.jobs import job_file, run_folder
+from cosformer.sweeps.locks import QUEUE, held
 from cosformer.sweeps.outcomes import read_outcome
 from cosformer.sweeps.table import read_table
 from cosformer.training import read_metrics
@@ -55,11 +56,9 @@ def test_what_is_done_refused_absent_and_waited_for_in_vain(tmp_path: Path) -> N
     assert "cifar-10-binary" in absent["why"]
     assert in_vain["why"].startswith("image-pretrain-cosformer-0, which it starts from, skipped: lra-image")
     assert [row["state"] for row in found["table"]] == ["done", "skipped", "skipped", "skipped"]
-    before = (run_folder(folder, "listops-cosformer-0") / "run.json").stat().st_mtime_ns
     told.clear()
-    assert run_queue(folder, jobs, SETTINGS, ended=ended)
-    assert told == [("listops-rfa_gated-0", "skipped")]  # what was done is not done again; what was not, is tried
-    assert (run_folder(folder, "listops-cosformer-0") / "run.json").stat().st_mtime_ns == before
+    assert run_queue(folder, jobs[:1], SETTINGS, ended=ended)
+    assert told == []  # what was done is not done again
 
 
 def test_a_job_that_is_killed_is_a_cell_and_others_go_on_from_their_own_pretraining(tmp_path: Path) -> None:
@@ -107,8 +106,10 @@ def test_a_queue_that_is_killed_and_interrupted_goes_on(tmp_path: Path) -> None:
     run = run_folder(folder, jobs[0].name)
     queue = subprocess.Popen([sys.executable, script, tmp_path, tests], env={**os.environ, "PYTHONPATH": path})
     _until(lambda: _step(run) >= 5)
+    assert [cell["state"] for cell in read_table(folder)["cells"]] == ["running", "waiting"]
     queue.kill()
     queue.wait(timeout=60)
+    assert [cell["state"] for cell in read_table(folder)["cells"]] == ["interrupted", "waiting"]
     _until(lambda: not _processes_of(tmp_path))
     reached = _step(run)
     assert read_outcome(folder, jobs[0].name) is None
@@ -156,8 +157,10 @@ def test_two_queues_do_not_share_a_folder(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     folder = tmp_path / "queue"
     folder.mkdir()
-    with (folder / ".lock").open("w") as file:
+    assert not held(folder / QUEUE)
+    with (folder / QUEUE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        assert held(folder / QUEUE)
         with pytest.raises(ValueError, match="a queue is running in"):
             run_queue(folder, planned(tmp_path), SETTINGS)
     assert not job_file(folder, "listops-cosformer-0").exists()

@@ -54,6 +54,15 @@ def test_what_shared_the_machine_is_still_said_when_all_is_done(tmp_path: Path, 
     assert read_table(tmp_path)["cells"][0]["device"] == "a machine"
 
 
+@pytest.mark.parametrize("state", ["skipped", "failed"])
+def test_what_was_not_done_is_tried_again(state: str, tmp_path: Path, started: list[str]) -> None:
+    jobs = planned(tmp_path)
+    write_outcome(tmp_path, jobs[0].name, {"state": state, "why": "of another day"})
+    assert run_queue(tmp_path, jobs, SETTINGS)
+    assert started == [jobs[0].name]
+    assert read_table(tmp_path)["cells"][0]["why"] == "of a test"
+
+
 @pytest.mark.parametrize(
     "text", ["", '{"state": "do', "[]", "{}", '{"state": "done", "why": ""}', '{"state": "failed"}'],
     ids=["empty", "cut", "list", "stateless", "without numbers", "without reason"],
