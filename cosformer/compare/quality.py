@@ -97,7 +97,7 @@ def _mean(same: list[Row]) -> Row:
     from cosformer.sweeps.table import interval  # needs what training needs; a page without runs does not
 
     values = [row.value for row in same if row.value is not None]
-    low, high = interval(values)
+    low, high = interval(values, same[0].metric)
 
     def mean(name: str) -> float | None:
         found = [x for row in same if (x := getattr(row, name)) is not None]

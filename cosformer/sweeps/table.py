@@ -44,9 +44,8 @@ def rows_of(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"group": group, "variant": variant, "seeds": len(done), "planned": len(members)}
         if done:
             values = [cell["value"] for cell in done]
-            low, high = interval(values) if len(done) > 1 else (done[0]["low"], done[0]["high"])
-            if done[0]["metric"] == "accuracy" and low is not None:
-                low, high = max(0.0, low), min(1.0, high)  # of a few seeds, it would reach beyond what can be
+            metric = done[0]["metric"]
+            low, high = interval(values, metric) if len(done) > 1 else (done[0]["low"], done[0]["high"])
             row |= {name: done[0][name] for name in ("metric", "better", "split", "steps", "parameters")}
             row |= {
                 "value": statistics.fmean(values), "low": low, "high": high,
@@ -58,11 +57,12 @@ def rows_of(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95% for the mean of a few runs, by Student's t."""
+def interval(values: Sequence[float], metric: str = "") -> tuple[float, float]:
+    """95% for the mean of a few runs, by Student's t; of an accuracy, within 0 and 1."""
     half = STUDENT[min(len(values) - 1, len(STUDENT)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
     mean = statistics.fmean(values)
-    return mean - half, mean + half
+    low, high = mean - half, mean + half
+    return (max(0.0, low), min(1.0, high)) if metric == "accuracy" else (low, high)
 
 
 def _median(cells: Sequence[dict[str, Any]], name: str) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.run import train
-from cosformer.training.run_folder import RunSummary, check_new
+from cosformer.training.run_folder import RunSummary, check_new, stored_recipe
 
 
 def self_pretraining(recipe: Recipe) -> Recipe:
@@ -54,6 +54,10 @@ def train_pretrained(recipe: Recipe, out: str | Path, *, resume: bool = False, *
     out = Path(out)
     if not resume:
         check_new(out)
+    elif (stored := stored_recipe(out)) is not None and not stored.model.init:  # known before the first run, not after
+        raise ValueError(
+            f"{out} holds a run without pre-training: leave --pretrain out, or name another folder (--out)"
+        )
     before = train(self_pretraining(recipe), pretrain_folder(out), resume=resume, **options)
     if before.interrupted:
         return before

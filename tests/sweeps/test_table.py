@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from made_outcomes import done
 
+from cosformer.compare import quality
 from cosformer.sweeps import markdown_table, rows_of
-from cosformer.sweeps.table import interval, read_table, shown
+from cosformer.sweeps.outcomes import METRICS
+from cosformer.sweeps.table import TABLE, interval, read_table, shown
 
 
 def cell(seed: int, value: float | None, **more: Any) -> dict[str, Any]:
@@ -99,3 +101,9 @@ def test_markdown_has_groups_across() -> None:
     assert markdown_table(table).splitlines() == lines
     settings["parallel"] = 6
     assert markdown_table(table).splitlines() == [*lines, "", "Steps/s with up to 5 other runs beside."]
+
+
+def test_the_page_that_compares_knows_the_same_table() -> None:
+    """It imports nothing that trains, so it has these names once more."""
+    assert quality.TABLE == TABLE
+    assert dict(METRICS.values()).items() <= quality.METRICS.items()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from training_data import tiny
 
-from cosformer.training import BadRecipe, Watch, load_recipe, read_metrics, train_pretrained
+from cosformer.training import BadRecipe, Watch, load_recipe, read_metrics, train, train_pretrained
 from cosformer.training.pretraining import pretrain_folder, self_pretraining
 from cosformer.training.run_folder import RunSummary
 
@@ -63,6 +63,14 @@ def test_only_training_inputs_are_read_and_both_runs_read_the_same(tmp_path: Pat
     assert sorted(path.name for path in prepared.iterdir()) == ["train", "valid"]
 
 
+def test_a_run_without_it_is_not_gone_on_with(tmp_path: Path) -> None:
+    recipe = listops(tmp_path / "data")
+    train(recipe, tmp_path / "run", device="cpu")
+    with pytest.raises(ValueError, match="run holds a run without pre-training"):
+        train_pretrained(recipe, tmp_path / "run", resume=True, device="cpu")
+    assert not pretrain_folder(tmp_path / "run").exists()
+
+
 def test_a_data_set_of_a_hub_is_read_by_its_own_column() -> None:
     recipe = load_recipe("classify-text", "data.source=hub", 'data.columns=["review"]', "pretrain.steps=2")
     assert self_pretraining(recipe).data.column == "review"
@@ -71,8 +79,6 @@ def test_a_data_set_of_a_hub_is_read_by_its_own_column() -> None:
 
 
 def test_a_model_to_start_from_that_is_no_folder(tmp_path: Path) -> None:
-    from cosformer.training import train
-
     recipe = tiny("lra-listops", tmp_path / "data", f"model.init={tmp_path / 'gone'}")
     with pytest.raises(BadRecipe, match="gone' is no folder that is there"):
         train(recipe, tmp_path / "run", device="cpu")
