@@ -27,6 +27,7 @@ from cosformer.sweeps.outcomes import (
     write_outcome,
 )
 from cosformer.tasks import MissingPackage, Progress, SourceMissing
+from cosformer.tasks.shards.atomic import write_atomically
 from cosformer.training import BadRecipe, NotFinite, Recipe, Watch, train
 from cosformer.training.recipe import read_recipe_file
 from cosformer.training.recorder import restart_peak
@@ -78,6 +79,7 @@ def do(folder: Path, job: str, device: str, *, parallel: int, tested: bool) -> i
     recipe, run, cache = read_recipe_file(job_file(folder, job)), run_folder(folder, job), folder / "data-cache"
     try:
         _follow(run, recipe)
+        parallel = _beside(folder, job, parallel)
         summary = train(recipe, run, resume=True, cache=cache, device=device, watch=Told(sys.stdout))
         if summary.interrupted:
             return INTERRUPTED
@@ -111,6 +113,14 @@ def _follow(run: Path, recipe: Recipe) -> None:
         return
     if Path(stored.model.init).name == Path(recipe.model.init).name:
         write_recipe(run, replace(stored, model=replace(stored.model, init=recipe.model.init)))
+
+
+def _beside(folder: Path, job: str, parallel: int) -> int:
+    """How many jobs ran at once while this one was trained: a later queue, of one at a time, may only test it."""
+    path = job_file(folder, job).with_suffix(".parallel")
+    if not (run_folder(folder, job) / SUMMARY).is_file():
+        write_atomically(path, [str(parallel).encode()])
+    return int(path.read_text()) if path.is_file() else parallel
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from training_data import tiny
 
 from cosformer.sweeps import Job, QueueSettings, Variant, attention_variants, jobs_of, run_queue
 from cosformer.sweeps import queue as module
-from cosformer.sweeps.child import _follow
+from cosformer.sweeps.child import _beside, _follow
 from cosformer.sweeps.jobs import job_file, run_folder
 from cosformer.sweeps.outcomes import outcome_file, read_outcome, write_outcome
 from cosformer.sweeps.table import read_table
@@ -52,6 +52,17 @@ def test_what_shared_the_machine_is_still_said_when_all_is_done(tmp_path: Path, 
     assert started == []
     assert read_table(tmp_path)["settings"]["parallel"] == 6
     assert read_table(tmp_path)["cells"][0]["device"] == "a machine"
+
+
+def test_speed_is_told_of_the_queue_that_trained(tmp_path: Path) -> None:
+    """Not of one that came later, and only tested."""
+    name, run = "listops-cosformer-0", run_folder(tmp_path, "listops-cosformer-0")
+    run.mkdir(parents=True)
+    job_file(tmp_path, name).parent.mkdir()
+    assert _beside(tmp_path, name, 6) == 6
+    assert _beside(tmp_path, name, 2) == 2  # resumed: its speed is that of the last process
+    (run / "run.json").touch()
+    assert _beside(tmp_path, name, 1) == 2
 
 
 @pytest.mark.parametrize("state", ["skipped", "failed"])
