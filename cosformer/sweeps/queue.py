@@ -183,6 +183,7 @@ class _Queue:
         if self.settings.parallel > 1:  # threads of several jobs would fight for the processors
             share = max(1, (os.cpu_count() or 1) // self.settings.parallel)
             found.setdefault("OMP_NUM_THREADS", str(share))
+            found.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share))  # processes of each job's compiler
         return found
 
     def _look(self) -> None:
