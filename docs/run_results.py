@@ -13,6 +13,7 @@ from cosformer.training import read_metrics
 from cosformer.training.run_folder import SUMMARY, RunSummary, stored_recipe
 
 POINTS = 200  # of a training curve
+PLACES = ("data.path", "data.valid_path", "data.test_path", "model.init")
 CURVES = ("bits_per_byte", "perplexity", "accuracy", "loss")
 
 
@@ -46,6 +47,9 @@ def flat(run: Path) -> dict[str, Any]:
             found |= {f"{name}.{field}": x for field, x in value.items()}
         else:
             found[name] = value
+    for name in PLACES:  # where files lay on one machine is nobody else's business: their names say which they are
+        value = found[name]
+        found[name] = Path(value).name if isinstance(value, str) else [Path(x).name for x in value]
     return found
 
 

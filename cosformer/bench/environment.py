@@ -18,7 +18,7 @@ PACKAGES = (
     "torch", "triton", "transformers", "accelerate", "tokenizers", "numpy", "matplotlib", "safetensors",
     "flash-linear-attention", "fla-core",
 )  # fmt: skip
-COMMIT_VARIABLE = "COSFORMER_COMMIT"
+COMMIT_VARIABLE, COMMAND_VARIABLE = "COSFORMER_COMMIT", "COSFORMER_COMMAND"
 
 
 def versions() -> dict[str, str]:
@@ -94,7 +94,12 @@ def commit() -> str | None:
 
 
 def command() -> str:
-    """As it was typed, less the folder the program lies in."""
+    """As it was typed, less the folder the program lies in.
+
+    The environment variable COSFORMER_COMMAND knows better: a process that another one started was typed by nobody.
+    """
+    if told := os.environ.get(COMMAND_VARIABLE):
+        return told
     program = Path(sys.argv[0])
     name = "python -m cosformer.cli.main" if program.parts[-2:] == ("cli", "main.py") else shlex.quote(program.name)
     return " ".join([name, shlex.join(sys.argv[1:])]).strip()

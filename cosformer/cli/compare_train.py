@@ -8,6 +8,7 @@ import typer
 
 from cosformer.cli.models import refusals
 from cosformer.cli.options import names, numbers, pairs
+from cosformer.cli.queue_options import Attentions, Device, Fields, Folder, Jobs, Kept, Quiet, Seeds
 
 if TYPE_CHECKING:
     from cosformer.training import Recipe
@@ -16,29 +17,25 @@ if TYPE_CHECKING:
 def train(
     recipes: Annotated[list[str], typer.Argument(help="Names of `cosformer recipes`, or .toml files.")],
     ablation: Annotated[str, typer.Option(help="Of the paper, with commas: features, cos, positions.")] = "",
-    attentions: Annotated[str, typer.Option(help="With commas; any that a config may name.")] = "",
+    attentions: Attentions = "",
     variant: Annotated[
         list[str] | None,
         typer.Option(help="Of your own: 'silu: model.feature_map=silu; model.mlp=silu'; may be repeated."),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="With commas: one run each.")] = "0",
+    seeds: Seeds = "0",
     before: Annotated[
         str, typer.Option(help="A recipe that every variant is trained by first; the others start from its model.")
     ] = "",
     data: Annotated[list[str] | None, typer.Option(help="RECIPE=PATH; may be repeated.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any field of the recipes, as train.steps=500; may be repeated.")
-    ] = None,
+    set_: Fields = None,
     set_before: Annotated[
         list[str] | None, typer.Option("--set-before", help="The same for the recipe of --before.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the queue; what is done in it is not done again.")] = Path(
-        "runs/compare-train"
-    ),
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table here too.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors and the table.")] = False,
+    out: Folder = Path("runs/compare-train"),
+    jobs: Jobs = 1,
+    device: Device = "auto",
+    json_file: Kept = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train recipes in several variants and test them: the paper's ablations, attentions, or variants of your own.
 

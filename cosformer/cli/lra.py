@@ -7,6 +7,7 @@ import typer
 
 from cosformer.cli.models import refusals
 from cosformer.cli.options import names, numbers, pairs
+from cosformer.cli.queue_options import Attentions, Device, Fields, Folder, Jobs, Kept, Quiet, Seeds
 
 app = typer.Typer(no_args_is_help=True, help="The Long-Range Arena: runs of many attentions, and their table.")
 
@@ -16,10 +17,8 @@ def run(
     tasks: Annotated[str, typer.Option(help="With commas: listops, text, retrieval, image, pathfinder.")] = (
         "listops,text,retrieval,image,pathfinder"
     ),
-    attentions: Annotated[str, typer.Option(help="With commas; any that a config may name.")] = (
-        "cosformer,cosformer_nocos,softmax,linear,performer,linformer"
-    ),
-    seeds: Annotated[str, typer.Option(help="With commas: one run each.")] = "0",
+    attentions: Attentions = "cosformer,cosformer_nocos,softmax,linear,performer,linformer",
+    seeds: Seeds = "0",
     data: Annotated[
         list[str] | None, typer.Option(help="TASK=PATH of text, retrieval and image; a task without is skipped.")
     ] = None,
@@ -27,16 +26,12 @@ def run(
     pretrain: Annotated[
         bool, typer.Option("--pretrain", help="First guess masked tokens of the task's own inputs.")
     ] = False,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any field of the recipes, as train.steps=500; may be repeated.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the queue; what is done in it is not done again.")] = Path(
-        "runs/lra"
-    ),
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the table here too.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors and the table.")] = False,
+    set_: Fields = None,
+    out: Folder = Path("runs/lra"),
+    jobs: Jobs = 1,
+    device: Device = "auto",
+    json_file: Kept = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train and test every task with every attention and seed. Interrupted, the same command goes on.
 

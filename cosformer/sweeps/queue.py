@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from cosformer.bench.environment import COMMAND_VARIABLE, command
 from cosformer.sweeps.jobs import Job, check_names, check_same_jobs, job_file, run_folder
 from cosformer.sweeps.locks import QUEUE, only
 from cosformer.sweeps.outcomes import (
@@ -176,6 +177,7 @@ class _Queue:
         root = str(Path(__file__).resolve().parents[2])  # also where the package is not installed
         found["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [found.get("PYTHONPATH")])])
         found["PYTHONUNBUFFERED"] = "1"
+        found[COMMAND_VARIABLE] = command()  # what makes the run again is the queue's
         if self.gpus > 1:
             mine = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
             own = mine if len(mine) == self.gpus else [str(i) for i in range(self.gpus)]

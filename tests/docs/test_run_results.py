@@ -24,6 +24,8 @@ def test_runs_become_one_result_with_what_they_differ_in(tmp_path: Path) -> None
     subprocess.run([*command, "--plot", picture], check=True, cwd=ROOT)
     found = json.loads(out.read_text())
     assert found["differ_in"] == ["model.attention"]
+    assert found["recipe"]["data.path"] == ["data"]
+    assert str(tmp_path / "data") not in out.read_text()  # no path of this machine
     assert [run["model.attention"] for run in found["runs"].values()] == ["cosformer", "softmax"]
     assert found["runs"]["softmax"]["evaluations"]["valid"]["metrics"]["examples"] == 60
     assert found["runs"]["cosformer"]["held_out"][0]["step"] == 2

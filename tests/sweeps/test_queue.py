@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from training_data import tiny
 
+from cosformer.bench.environment import command
 from cosformer.sweeps import Job, QueueSettings, Running, attention_variants, jobs_of, run_queue
 from cosformer.sweeps.jobs import job_file, run_folder
 from cosformer.sweeps.locks import QUEUE, held
@@ -51,6 +52,8 @@ def test_what_is_done_refused_absent_and_waited_for_in_vain(tmp_path: Path) -> N
     assert 0 <= done["low"] <= done["value"] <= done["high"] <= 1
     assert done["steps_per_second"] > 0
     assert done["memory_bytes"] > 0
+    stored = json.loads((run_folder(folder, "listops-cosformer-0") / "run.json").read_text())
+    assert stored["environment"]["command"] == command()  # that of the queue; a job's own was typed by nobody
     assert "rfa_gated" in refused["why"]
     assert "causal" in refused["why"]  # the reason of the rival itself
     assert "cifar-10-binary" in absent["why"]
