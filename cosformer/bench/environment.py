@@ -106,9 +106,10 @@ def command() -> str:
 
 
 def provenance(device: str) -> dict[str, object]:
-    """What every result file carries."""
+    """What every result file carries. device: as torch names it; `cuda` is the first."""
+    found = devices()
     return {
-        "device": devices()[device],
+        "device": found[device] if device in found else found[f"{device}:0"],
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": commit(),
         "versions": versions(),

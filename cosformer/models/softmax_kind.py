@@ -68,6 +68,7 @@ def key_value_bytes(config: CosformerConfig) -> int:
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
+    is_causal = True if is_causal else False  # noqa: SIM210  where lengths vary, the compiler hands over a SymBool
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=is_causal, enable_gqa=q.shape[1] != k.shape[1]
     )

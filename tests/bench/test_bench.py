@@ -61,6 +61,12 @@ def test_commit_is_told_where_there_is_no_git(tmp_path: Path, monkeypatch: pytes
     assert environment.commit() == "0123456789ab"
 
 
+def test_cuda_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "devices", lambda: {"cpu": "a processor", "cuda:0": "one", "cuda:1": "two"})
+    found = [environment.provenance(name)["device"] for name in ("cpu", "cuda", "cuda:1")]
+    assert found == ["a processor", "one", "two"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "typed"),
     [
