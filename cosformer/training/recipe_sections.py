@@ -156,8 +156,8 @@ class TrainRecipe:
     """Largest norm of the gradient; 0: not clipped."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 by autocast on CUDA, fp32 elsewhere. Weights and optimizer are fp32."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto: on CUDA."""
+    compile: Literal["auto", "on", "off", "graphs"] = "auto"
+    """torch.compile; auto: on CUDA. graphs: replayed as CUDA graphs, for small models with batches of one shape."""
     gradient_checkpointing: bool = False
     fsdp: bool = False
     """Shard weights and optimizer over processes (FSDP2)."""

@@ -22,7 +22,7 @@ from cosformer.tasks import ResumableBatches
 from cosformer.training import checkpoint as saved
 from cosformer.training.batches import RunBatches
 from cosformer.training.data import RunData, open_data
-from cosformer.training.engine import RunTrainer
+from cosformer.training.engine import RunTrainer, fsdp_wanted
 from cosformer.training.held_out import uncompile
 from cosformer.training.making import make_model, resolved
 from cosformer.training.recipe import Recipe
@@ -71,6 +71,7 @@ def train(
     if recipe is None:
         raise BadRecipe(f"{run} holds no run (there is no recipe.toml): name a recipe")
     args = _arguments(recipe, run, device)
+    _check_graphs(recipe, args)
     first = args.process_index == 0
     if first:
         if stored is None:  # also with resume, where a run may have been killed before it began
@@ -113,7 +114,10 @@ class _Run:
     ) -> None:  # fmt: skip
         self.recipe, self.run, self.data, self.model, self.args = recipe, run, data, model, args
         self.watch, self.last, self.start, self.parameters = watch, last, start, parameters
-        self.compiled = recipe.train.compile == "on" or (recipe.train.compile == "auto" and args.device.type == "cuda")
+        self.graphs = recipe.train.compile == "graphs"
+        self.compiled = self.graphs or recipe.train.compile == "on" or (
+            recipe.train.compile == "auto" and args.device.type == "cuda"
+        )  # fmt: skip
         self.bf16 = recipe.train.precision == "bf16" or (
             recipe.train.precision == "auto" and args.device.type == "cuda"
         )
@@ -137,8 +141,9 @@ class _Run:
         if self.compiled:
             # sharded, a block at a time: its weights are gathered before it and dropped after
             blocks = [m for m in self.model.modules() if isinstance(m, CosformerBlock)]
+            how: dict[str, Any] = {"mode": "reduce-overhead", "dynamic": False} if self.graphs else {}
             for module in blocks if trainer.is_fsdp_enabled else [self.model]:
-                module.compile()
+                module.compile(**how)
             trainer.drawn = [m for m in self.model.modules() if isinstance(m, DrawnFeatures) and m.redraw]
         if args.process_index == 0:
             self.watch.starting(self._facts(steps, batches))
@@ -230,6 +235,19 @@ class _Run:
             precision="bf16" if self.bf16 else "fp32", compiled=self.compiled, metrics=best["metrics"] if best else {},
             best_step=best["step"] if best else None, interrupted=stopped, environment=provenance(name),
         )  # fmt: skip
+
+
+def _check_graphs(recipe: Recipe, args: TrainingArguments) -> None:
+    """Gradients of a graph lie where its next replay writes: they cannot be added up, and they are not sharded."""
+    part, share, why = recipe.train.micro_batch, recipe.train.batch // args.world_size, ""
+    if args.device.type != "cuda":
+        why = f"on {args.device.type}: only CUDA has them; use auto"
+    elif 0 < part < share:
+        why = f"with train.micro_batch={part} of {share}: gradients of graphs cannot be added up; use on, or 0 there"
+    elif fsdp_wanted(recipe):
+        why = "with sharded weights, which are gathered anew for every step; use on"
+    if recipe.train.compile == "graphs" and why:
+        raise BadRecipe(f"train.compile='graphs' {why}")
 
 
 def _as_stored(recipe: Recipe, stored: Recipe) -> Recipe:

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from training_data import tiny
 
 from cosformer.models.writing import load_model
 from cosformer.tasks import ResumableBatches
-from cosformer.training import read_metrics, train
+from cosformer.training import BadRecipe, read_metrics, run, train
 from cosformer.training.checkpoint import read_weights
 from cosformer.training.data import open_data
 from cosformer.training.making import make_model
@@ -72,6 +73,25 @@ def test_compiled_is_as_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert train(recipe, tmp_path / choice, device="cpu").compiled == (choice == "on")
     assert calls == ["CosformerForCausalLM"]
     close(tmp_path / "off", tmp_path / "on")
+
+
+@pytest.mark.parametrize(
+    ("device", "more", "said"),
+    [
+        ("cpu", (), "on cpu: only CUDA has them"),
+        ("cuda", ("train.micro_batch=2",), "train.micro_batch=2 of 8: gradients of graphs cannot be added up"),
+        ("cuda", ("train.fsdp=true",), "with sharded weights"),
+    ],
+)
+def test_graphs_are_refused_where_there_are_none(
+    device: str, more: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = SimpleNamespace(device=torch.device(device), world_size=1)
+    monkeypatch.setattr(run, "_arguments", lambda *_: made)
+    recipe = tiny("lm-stdlib", tmp_path / "data", *PLAIN, "train.batch=8", "train.compile=graphs", *more)
+    with pytest.raises(BadRecipe, match=said):
+        train(recipe, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:

@@ -28,6 +28,18 @@ def test_trains_as_it_would_for_a_user(name: str, attention: str, tmp_path: Path
     assert summary.memory_bytes > 0
 
 
+@pytest.mark.parametrize("attention", ["cosformer", "softmax", "performer"])
+@pytest.mark.parametrize("name", ["lm-stdlib", "lra-image"])
+def test_graphs_learn_the_same(name: str, attention: str, tmp_path: Path) -> None:
+    """Replayed: the same losses but for the order of sums, with dropout by the seed of each step, over evaluations."""
+    found = {}
+    for choice in ("on", "graphs"):
+        more = (f"train.compile={choice}", f"model.attention={attention}", "model.hidden_dropout=0.1", "train.steps=24")
+        train(tiny(name, tmp_path / "data", *WIDE, *more), tmp_path / choice)
+        found[choice] = [x["loss"] for x in read_metrics(tmp_path / choice) if x["kind"] in ("train", "eval")]
+    assert found["graphs"] == pytest.approx(found["on"], abs=5e-3)
+
+
 def test_goes_on_from_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny("lm-stdlib", tmp_path / "data", *WIDE, "model.hidden_dropout=0.1")
     train(recipe, tmp_path / "whole")
