@@ -15,8 +15,8 @@ def sinusoidal(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 
 def rotary_tables(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [..., T, width] by which `rotate` turns vectors at whole-number positions [..., T]."""
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+    """cos and ∓sin [..., T, width] by which `rotate` turns vectors at whole-number positions [..., T]."""
+    if torch.compiler.is_dynamo_compiling():  # (is_exporting is always true there with torch 2.11)
         # Left to the compiler, powers, sines and cosines would be worked out again for every head of every block
         return torch.ops.cosformer.rotary_tables(positions, width, base, dtype)
     return _rotary_tables(positions, width, base, dtype)
@@ -24,8 +24,9 @@ def rotary_tables(positions: Tensor, width: int, base: float, dtype: torch.dtype
 
 def _rotary_tables(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     speeds = base ** (torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / -width)
-    angles = (positions[..., None].float() * speeds).repeat(*(1,) * positions.dim(), 2)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    angles = positions[..., None].float() * speeds
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
 _tables_op = torch.library.custom_op("cosformer::rotary_tables", _rotary_tables, mutates_args=())
@@ -40,5 +41,4 @@ def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[T
 def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
     """x [B, H, T, K] with its pairs (i, i + K/2) turned by their angle; tables [B or 1, T, K]."""
     cos, sin = (table[:, None] for table in tables)
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat([-second, first], -1) * sin
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin  # a compiler reads a roll where it is used; cat, it may write
