@@ -1,4 +1,5 @@
-"""Writes the tables of README.md from the result files their markers name: `python docs/readme_table.py [--plot cuda]`.
+"""Writes the tables of README.md and the docs from the result files their markers name (several with commas between):
+`python docs/readme_table.py [--plot cuda]`.
 
 With --plot also draws docs/figures/speed-cuda.png (or speed-cpu.png) from the same file. A test runs `rewrite` and
 compares, so a table cannot drift from its file.
@@ -12,13 +13,55 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOFTMAX, OURS = "softmax (SDPA), causal", "cosformer, causal"
 BLOCK = re.compile(r"(?P<rows>(?:\|[^\n]*\n)*)<!-- table: (?P<source>\S+) -->\n")
+PAGES = ("README.md", "docs/quality.md")
+METRICS = {
+    "accuracy": ("accuracy", lambda x: f"{x:.1%}"), "bits_per_byte": ("bits per byte", lambda x: f"{x:.3f}"),
+    "bleu": ("BLEU", lambda x: f"{x:.1f}"), "perplexity": ("perplexity of the masked", lambda x: f"{x:.1f}"),
+}  # fmt: skip
+"""The first that a run has is its number."""
 
 
-def render(result: dict, heading: str) -> str:
+def render(results: list[dict], heading: str) -> str:
     """The table of a result file; of `bench attention` on a CPU its two heading lines stay as they are."""
-    kinds = {"attention on cuda": gpu_table, "compare": compare_table}
-    kind = kinds.get(result["benchmark"])
-    return heading + cpu_rows(result) if kind is None else kind(result)
+    kinds = {"attention on cuda": gpu_table, "compare": compare_table, "train": train_table}
+    first = results[0]
+    if first["benchmark"] == "training runs":
+        return runs_table(results)
+    kind = kinds.get(first["benchmark"])
+    return heading + cpu_rows(first) if kind is None else kind(first)
+
+
+def runs_table(results: list[dict]) -> str:
+    """A line for each pair of matched runs: their number on test (where a run was not tested, on validation)."""
+    lines = ["| recipe | steps | split | | cosformer | softmax |\n", "|---|---:|---|---|---:|---:|\n"]
+    for result in results:
+        runs = {run["model.attention"]: run for run in result["runs"].values()}
+        found = {name: run["evaluations"].get("test", run)["metrics"] for name, run in runs.items()}
+        split = "test" if all("test" in run["evaluations"] for run in runs.values()) else "validation"
+        metric = next(name for name in METRICS if name in found["softmax"])
+        words, form = METRICS[metric]
+        steps = {run["steps"] for run in runs.values()}
+        assert len(steps) == 1, "matched runs take as many steps"
+        cells = [f"`{result['recipe']['name']}`", f"{steps.pop():,}", split, words]
+        lines.append("| " + " | ".join([*cells, *(form(found[n][metric]) for n in ("cosformer", "softmax"))]) + " |\n")
+    return "".join(lines)
+
+
+def train_table(result: dict) -> str:
+    """A line for each length: tokens per second of each attention, and ours over the fastest softmax."""
+    names = list(result["attentions"])
+    lines = [
+        "| tokens of a sequence | " + " | ".join(f"{name}, tokens/s" for name in names)
+        + " | cosformer over the fastest softmax | its share of the matmul peak | memory, GiB |\n",
+        "|---:|" + "---:|" * (len(names) + 3) + "\n",
+    ]  # fmt: skip
+    for row in result["rows"]:
+        cells = [row["cells"][name] for name in names]
+        rates = [f"{c['tokens_per_s']:,.0f}" if "tokens_per_s" in c else c["reason"] for c in cells]
+        ours, faster = row["cells"]["cosformer"], result["conclusions"][str(row["length"])]["over_fastest_softmax"]
+        own = [f"**{faster:.2f}×**", f"{ours['share_of_matmul']:.0%}", f"{ours['peak_bytes'] / 2**30:.1f}"]
+        lines.append("| " + " | ".join([f"{row['length']:,}", *rates, *own]) + " |\n")
+    return "".join(lines)
 
 
 def cpu_rows(result: dict) -> str:
@@ -115,8 +158,8 @@ def rewrite(text: str, root: Path = ROOT) -> str:
 
     def table(match: re.Match[str]) -> str:
         heading = "".join(match["rows"].splitlines(keepends=True)[:2])
-        result = json.loads((root / match["source"]).read_text())
-        return f"{render(result, heading)}<!-- table: {match['source']} -->\n"
+        results = [json.loads((root / source).read_text()) for source in match["source"].split(",")]
+        return f"{render(results, heading)}<!-- table: {match['source']} -->\n"
 
     return BLOCK.sub(table, text)
 
@@ -140,11 +183,11 @@ def draw(text: str, device: str, root: Path = ROOT) -> list[Path]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write the tables of README.md from their result files.")
+    parser = argparse.ArgumentParser(description="Write the tables of README.md and the docs from their result files.")
     parser.add_argument("--plot", choices=["cpu", "cuda"], help="also draw docs/figures/speed-<device>.png")
     arguments = parser.parse_args()
-    readme = ROOT / "README.md"
-    readme.write_text(rewrite(readme.read_text()))
+    for page in (ROOT / name for name in PAGES):
+        page.write_text(rewrite(page.read_text()))
     if arguments.plot is not None:
-        for path in draw(readme.read_text(), arguments.plot):
+        for path in draw((ROOT / "README.md").read_text(), arguments.plot):
             print(f"wrote {path.relative_to(ROOT)}")

@@ -32,7 +32,14 @@ def test_tables_are_the_result_files() -> None:
     module = readme_table()
     assert module.rewrite(README) == README
     assert module.rewrite(README.replace("**2.", "**9.")) == README
-    assert README.count("<!-- table: ") == 3
+    assert README.count("<!-- table: ") == 4
+
+
+@pytest.mark.parametrize("name", readme_table().PAGES)
+def test_tables_of_pages_are_the_result_files(name: str) -> None:
+    module, text = readme_table(), (ROOT / name).read_text()
+    assert module.rewrite(text) == text
+    assert module.rewrite(text.replace("**1.", "**9.").replace("| 2.", "| 3.")) == text
 
 
 def cell(ms: float, floor: float, extra: float) -> dict:
