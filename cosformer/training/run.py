@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import statistics
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -152,7 +153,9 @@ class _Run:
             "event", self.start, event=event, steps=steps, processes=args.world_size, sharded=trainer.is_fsdp_enabled
         )
         try:
-            with _interruptible(trainer):
+            with _interruptible(trainer), warnings.catch_warnings():
+                # of the compiler, about a classifier's few classes: nothing a user could do
+                warnings.filterwarnings("ignore", r"\s*Online softmax is disabled", UserWarning)
                 if self.start < steps:
                     trainer.train(resume_from_checkpoint=str(self.last) if self.last else None)
                 else:  # ended before its model was in place
