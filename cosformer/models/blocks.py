@@ -9,6 +9,7 @@ from cosformer.models.cache import self_attention_cache
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import KINDS
 from cosformer.models.layout import Layout
+from cosformer.nn.joined import joined
 from cosformer.nn.mlp import MLP
 from cosformer.nn.positions import rotate
 
@@ -35,9 +36,11 @@ class BlockAttention(nn.Module):
         self.dropout = config.attention_dropout
 
     def forward(self, x: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
-        q, k, v = self._heads(self.q_proj(x)), self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
         if layout.rotary is not None and not self.kind.rotates_itself:
-            q, k = rotate(q, layout.rotary), rotate(k, layout.rotary)
+            q, k = (rotate(self._heads(y), layout.rotary) for y in joined(x, (self.q_proj, self.k_proj)))
+        else:
+            q, k = self._heads(self.q_proj(x)), self._heads(self.k_proj(x))
+        v = self._heads(self.v_proj(x))
         return self._merge(self.kind.attend(q, k, v, layout, self_attention_cache(cache)))
 
     def across(self, x: Tensor, encoded: Tensor | None, layout: Layout, cache: Cache | None) -> Tensor:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosformer.nn.joined import joined
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),  # GPT-2's
@@ -29,7 +31,8 @@ class MLP(nn.Module):
         act = ACTIVATIONS[self.kind]
         if self.gate_proj is None:
             return self.down_proj(act(self.up_proj(x)))
-        return self.down_proj(act(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = joined(x, (self.gate_proj, self.up_proj))
+        return self.down_proj(act(gate) * up)
 
     def extra_repr(self) -> str:
         return f"kind={self.kind!r}"
