@@ -64,7 +64,7 @@ def one(run: Path, summary: RunSummary, own: dict[str, Any]) -> dict[str, Any]:
         **own, "command": summary.environment["command"], "commit": summary.environment["commit"],
         "parameters": summary.parameters, "steps": summary.steps, "tokens": summary.tokens, "seconds": summary.seconds,
         "tokens_per_second": summary.tokens_per_second, "share_of_peak": summary.share_of_peak,
-        "memory_bytes": summary.memory_bytes,
+        "memory_bytes": summary.memory_bytes, "parallel": at_once(run),
         "seconds_apart": {
             name: getattr(summary, f"seconds_{name}")
             for name in ("waiting_for_data", "logging", "evaluating", "saving")
@@ -79,6 +79,12 @@ def one(run: Path, summary: RunSummary, own: dict[str, Any]) -> dict[str, Any]:
         "training_loss": training[::step],
         "samples": [{k: x[k] for k in ("step", "prompt", "text")} for x in lines if x["kind"] == "sample"][-4:],
     }  # fmt: skip
+
+
+def at_once(run: Path) -> int:
+    """How many runs shared the machine: a queue writes it down."""
+    told = run.parent.parent / "jobs" / f"{run.name}.parallel"
+    return int(told.read_text()) if told.is_file() else 1
 
 
 def plot(path: Path, result: dict[str, Any]) -> None:

@@ -32,6 +32,8 @@ class Row:
     steps_per_second: float | None = None
     tokens_per_second: float | None = None
     memory_bytes: int | None = None
+    parallel: int = 1
+    """Runs at once on the machine: above 1, its speed is that of a shared one."""
     state: str = "done"
     why: str = ""
     source: str = ""
@@ -108,7 +110,8 @@ def _mean(same: list[Row]) -> Row:
         group=first.group, variant=first.variant, metric=first.metric, better=first.better, split=first.split,
         value=statistics.fmean(values), low=low, high=high, seeds=len(values),
         steps_per_second=mean("steps_per_second"), tokens_per_second=mean("tokens_per_second"),
-        memory_bytes=max(memory, default=None), source=", ".join(dict.fromkeys(row.source for row in same)),
+        memory_bytes=max(memory, default=None), parallel=max(row.parallel for row in same),
+        source=", ".join(dict.fromkeys(row.source for row in same)),
     )  # fmt: skip
 
 
@@ -153,7 +156,8 @@ def _queue(content: dict[str, Any], source: str) -> list[Row]:
         rows.append(Row(
             group=line["group"], variant=line["variant"], state=line.get("state") or "done",
             tokens_per_second=line.get("tokens_per_second") or (statistics.fmean(rates) if rates else None),
-            split=next((c["split"] for c in mine if c.get("split")), ""), source=content.get("name") or source, **told,
+            split=next((c["split"] for c in mine if c.get("split")), ""), source=content.get("name") or source,
+            parallel=max((c.get("parallel") or 1 for c in mine), default=1), **told,
         ))  # fmt: skip
     return rows
 
@@ -214,5 +218,5 @@ def _row(metrics: dict[str, Any], split: str, *, group: str, variant: str, sourc
         group=group, variant=variant, metric=metric, better=METRICS[metric], split=split, value=metrics[metric],
         low=metrics.get(f"{metric}_low"), high=metrics.get(f"{metric}_high"), seeds=1,
         steps_per_second=run["steps"] / seconds if seconds else None, tokens_per_second=run.get("tokens_per_second"),
-        memory_bytes=run.get("memory_bytes"), source=source,
+        memory_bytes=run.get("memory_bytes"), parallel=run.get("parallel") or 1, source=source,
     )  # fmt: skip

@@ -141,6 +141,8 @@ def _quality_entries(row: Row) -> list[Entry]:
     interval = "–" if row.low is None or row.high is None else f"{told(row.low)} to {told(row.high)}"
     memory = None if row.memory_bytes is None else row.memory_bytes / 2**20
     note = "" if row.state == "done" else f"{row.state}: {row.why}" if row.why else row.state
+    if not note and row.parallel > 1:
+        note = f"one of {row.parallel} runs at once: its speed is that of a shared machine"
     return [
         Entry(row.variant), number(row.value, told), Entry(interval), number(row.seeds or None, str),
         number(row.steps_per_second), number(row.tokens_per_second), number(memory), Entry(row.source),

@@ -8,6 +8,7 @@ import pytest
 from made_comparison import made_queue, made_runs
 
 from cosformer.compare.quality import committed, read_quality
+from cosformer.compare.tables import quality_table
 
 
 def written(path: Path, content: object) -> Path:
@@ -36,6 +37,18 @@ def test_matched_runs_that_differ_in_seed_are_one_row(tmp_path: Path) -> None:
     assert ours.seeds == 2
     assert ours.low == pytest.approx(2.1 - 12.706 * 0.1)  # t of one degree, times s/√2 = 0.1
     assert (softmax.variant, softmax.value, softmax.seeds, softmax.steps_per_second) == ("softmax", 1.9, 1, 2.0)
+
+
+def test_a_shared_machine_is_told_beside_its_speed(tmp_path: Path) -> None:
+    runs, queue = made_runs(), made_queue()
+    runs["runs"]["b"]["parallel"] = 8
+    for cell in queue["cells"]:
+        cell["parallel"] = 6
+    ours, softmax = read_quality([written(tmp_path / "runs.json", runs)]).rows
+    assert (ours.parallel, softmax.parallel) == (8, 1)
+    notes = [row[-1].text for row in quality_table(read_quality([tmp_path / "runs.json"]), "lm-text").rows]
+    assert notes == ["–", "one of 8 runs at once: its speed is that of a shared machine"]  # softmax is better, so first
+    assert read_quality([written(tmp_path / "table.json", queue)]).rows[0].parallel == 6
 
 
 def made_run(folder: Path, attention: str, seed: int, accuracy: float | None) -> None:

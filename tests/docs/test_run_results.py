@@ -17,16 +17,20 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_runs_become_one_result_with_what_they_differ_in(tmp_path: Path) -> None:
     for attention in ("cosformer", "softmax"):
         recipe = tiny("classify-sst2", tmp_path / "data", f"model.attention={attention}")
-        train(recipe, tmp_path / attention, device="cpu")
-    evaluate(tmp_path / "softmax", device="cpu")
+        train(recipe, tmp_path / "runs" / attention, device="cpu")
+    evaluate(tmp_path / "runs" / "softmax", device="cpu")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "softmax.parallel").write_text("8")  # as a queue leaves it
     out, picture = tmp_path / "found.json", tmp_path / "curves.png"
-    command = [sys.executable, ROOT / "docs" / "run_results.py", out, tmp_path / "cosformer", tmp_path / "softmax"]
+    runs = [tmp_path / "runs" / name for name in ("cosformer", "softmax")]
+    command = [sys.executable, ROOT / "docs" / "run_results.py", out, *runs]
     subprocess.run([*command, "--plot", picture], check=True, cwd=ROOT)
     found = json.loads(out.read_text())
     assert found["differ_in"] == ["model.attention"]
     assert found["recipe"]["data.path"] == ["data"]
     assert str(tmp_path / "data") not in out.read_text()  # no path of this machine
     assert [run["model.attention"] for run in found["runs"].values()] == ["cosformer", "softmax"]
+    assert [run["parallel"] for run in found["runs"].values()] == [1, 8]
     assert found["runs"]["softmax"]["evaluations"]["valid"]["metrics"]["examples"] == 60
     assert found["runs"]["cosformer"]["held_out"][0]["step"] == 2
     assert len(found["runs"]["cosformer"]["training_loss"]) == 2
