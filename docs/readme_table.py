@@ -16,7 +16,7 @@ BLOCK = re.compile(r"(?P<rows>(?:\|[^\n]*\n)*)<!-- table: (?P<source>\S+) -->\n"
 PAGES = ("README.md", "docs/quality.md")
 METRICS = {
     "accuracy": ("accuracy", lambda x: f"{x:.1%}"), "bits_per_byte": ("bits per byte", lambda x: f"{x:.3f}"),
-    "bleu": ("BLEU", lambda x: f"{x:.1f}"), "perplexity": ("perplexity of the masked", lambda x: f"{x:.1f}"),
+    "bleu": ("BLEU", lambda x: f"{x:.1f}"), "perplexity": ("perplexity", lambda x: f"{x:.1f}"),
 }  # fmt: skip
 """The first that a run has is its number."""
 
@@ -36,10 +36,13 @@ def runs_table(results: list[dict]) -> str:
     lines = ["| recipe | steps | split | | cosformer | softmax |\n", "|---|---:|---|---|---:|---:|\n"]
     for result in results:
         runs = {run["model.attention"]: run for run in result["runs"].values()}
-        found = {name: run["evaluations"].get("test", run)["metrics"] for name, run in runs.items()}
-        split = "test" if all("test" in run["evaluations"] for run in runs.values()) else "validation"
+        assert len(runs) == len(result["runs"]), "one run of each attention: the table shows no intervals over seeds"
+        tested = all("test" in run["evaluations"] for run in runs.values())
+        found = {name: (run["evaluations"]["test"] if tested else run)["metrics"] for name, run in runs.items()}
+        split = "test" if tested else "validation"
         metric = next(name for name in METRICS if name in found["softmax"])
         words, form = METRICS[metric]
+        words += " of the masked" * (result["recipe"]["task"] == "mlm")
         steps = {run["steps"] for run in runs.values()}
         assert len(steps) == 1, "matched runs take as many steps"
         cells = [f"`{result['recipe']['name']}`", f"{steps.pop():,}", split, words]

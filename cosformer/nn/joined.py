@@ -6,6 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cosformer.nn.compiling import compiled_to_run
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
 
 def joined(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
     """layer(x) of each layer. Where a training step is compiled, by one product of all weights side by side: x and its
@@ -14,14 +18,17 @@ def joined(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
     For layers whose results go through something done number by number: the compiler then writes their gradients side
     by side in passing. Elsewhere, and in eager mode, they would have to be copied there.
     """
-    if not (torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled() and all(map(_plain, layers))):
+    if not (compiled_to_run() and torch.is_grad_enabled() and _plain(layers)):
         return [layer(x) for layer in layers]
     weight = torch.cat([layer.weight for layer in layers])
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    made = F.linear(x, weight, torch.cat(biases) if biases else None)
-    return made.split([layer.out_features for layer in layers], -1)
+    bias = torch.cat([layer.bias for layer in layers]) if layers[0].bias is not None else None
+    return F.linear(x, weight, bias).split([layer.out_features for layer in layers], -1)
 
 
-def _plain(layer: nn.Module) -> bool:
-    """Nothing was hung on it: an adapter is a layer of another type, and hooks want to be called."""
-    return type(layer) is nn.Linear and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+def _plain(layers: Sequence[nn.Linear]) -> bool:
+    """Nothing was hung on them: adapters are layers of another type, quantised weights tensors of another, offloading
+    replaces `forward`, and hooks want to be called."""
+    return len({layer.bias is None for layer in layers}) == 1 and all(
+        type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and "forward" not in layer.__dict__
+        and not any(getattr(layer, name) for name in HOOKS) for layer in layers
+    )  # fmt: skip

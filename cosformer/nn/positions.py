@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from cosformer.nn.compiling import compiled_to_run
+
 
 def sinusoidal(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """[..., width] for whole-number positions [...]: sines of width/2 wavelengths from 2π to 20,000π, then cosines."""
@@ -16,7 +18,7 @@ def sinusoidal(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 def rotary_tables(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and ∓sin [..., T, width] by which `rotate` turns vectors at whole-number positions [..., T]."""
-    if torch.compiler.is_dynamo_compiling():  # (is_exporting is always true there with torch 2.11)
+    if compiled_to_run():
         # Left to the compiler, powers, sines and cosines would be worked out again for every head of every block
         return torch.ops.cosformer.rotary_tables(positions, width, base, dtype)
     return _rotary_tables(positions, width, base, dtype)

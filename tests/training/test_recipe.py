@@ -24,7 +24,7 @@ from cosformer.training.schedule import rate_share
         ("train.steps=many", "train.steps='many' is text: use a whole number"),
         ("train.steps=2.5", "train.steps=2.5 is a number: use a whole number"),
         ("train.steps=true", "is true or false: use a whole number"),
-        ("train.compile=yes", "use one of auto, on, off"),
+        ("train.compile=yes", "use one of auto, on, off, graphs"),
         ("model.hidden_size=wide", "use a whole number"),
         ("model.attention=3", "use text or a list of texts"),
         ("model.vocab_size=100", "it follows from the tokenizer"),

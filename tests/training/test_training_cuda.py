@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from training_data import tiny
 
 from cosformer.training import NotFinite, engine, read_metrics, train
@@ -35,7 +36,11 @@ def test_graphs_learn_the_same(name: str, attention: str, tmp_path: Path) -> Non
     found = {}
     for choice in ("on", "graphs"):
         more = (f"train.compile={choice}", f"model.attention={attention}", "model.hidden_dropout=0.1", "train.steps=24")
+        torch._dynamo.reset()
+        counters.clear()
         train(tiny(name, tmp_path / "data", *WIDE, *more), tmp_path / choice)
+        assert counters["inductor"]["cudagraph_skips"] == 0
+        assert (counters["inductor"]["cudagraph_recorded_non_static_inputs"] > 0) == (choice == "graphs")
         found[choice] = [x["loss"] for x in read_metrics(tmp_path / choice) if x["kind"] in ("train", "eval")]
     assert found["graphs"] == pytest.approx(found["on"], abs=5e-3)
 
