@@ -14,39 +14,36 @@ ROOT = Path(__file__).resolve().parents[1]
 SOFTMAX, OURS = "softmax (SDPA), causal", "cosformer, causal"
 BLOCK = re.compile(r"(?P<rows>(?:\|[^\n]*\n)*)<!-- table: (?P<source>\S+) -->\n")
 PAGES = ("README.md", "docs/quality.md")
-METRICS = {
-    "accuracy": ("accuracy", lambda x: f"{x:.1%}"), "bits_per_byte": ("bits per byte", lambda x: f"{x:.3f}"),
-    "bleu": ("BLEU", lambda x: f"{x:.1f}"), "perplexity": ("perplexity", lambda x: f"{x:.1f}"),
-}  # fmt: skip
-"""The first that a run has is its number."""
 
 
-def render(results: list[dict], heading: str) -> str:
+def render(paths: list[Path], heading: str) -> str:
     """The table of a result file; of `bench attention` on a CPU its two heading lines stay as they are."""
     kinds = {"attention on cuda": gpu_table, "compare": compare_table, "train": train_table}
-    first = results[0]
+    first = json.loads(paths[0].read_text())
     if first["benchmark"] == "training runs":
-        return runs_table(results)
+        return runs_table(paths)
     kind = kinds.get(first["benchmark"])
     return heading + cpu_rows(first) if kind is None else kind(first)
 
 
-def runs_table(results: list[dict]) -> str:
-    """A line for each pair of matched runs: their number on test (where a run was not tested, on validation)."""
-    lines = ["| recipe | steps | split | | cosformer | softmax |\n", "|---|---:|---|---|---:|---:|\n"]
-    for result in results:
-        runs = {run["model.attention"]: run for run in result["runs"].values()}
-        assert len(runs) == len(result["runs"]), "one run of each attention: the table shows no intervals over seeds"
-        tested = all("test" in run["evaluations"] for run in runs.values())
-        found = {name: (run["evaluations"]["test"] if tested else run)["metrics"] for name, run in runs.items()}
-        split = "test" if tested else "validation"
-        metric = next(name for name in METRICS if name in found["softmax"])
-        words, form = METRICS[metric]
-        words += " of the masked" * (result["recipe"]["task"] == "mlm")
-        steps = {run["steps"] for run in runs.values()}
-        assert len(steps) == 1, "matched runs take as many steps"
-        cells = [f"`{result['recipe']['name']}`", f"{steps.pop():,}", split, words]
-        lines.append("| " + " | ".join([*cells, *(form(found[n][metric]) for n in ("cosformer", "softmax"))]) + " |\n")
+def runs_table(paths: list[Path]) -> str:
+    """A line for each file of matched runs: their number on test (where they were not tested, on held-out data)."""
+    from cosformer.compare.quality import Row, read_quality
+
+    def number(row: Row) -> str:
+        return f"{row.value:.1%}" if row.metric == "accuracy" else f"{row.value:.4g}"
+
+    lines = ["| recipe | steps | | cosformer | softmax |\n", "|---|---:|---|---:|---:|\n"]
+    for path in paths:
+        (steps,) = {run["steps"] for run in json.loads(path.read_text())["runs"].values()}
+        rows = {row.variant: row for row in read_quality([path]).rows}
+        ours, softmax = rows["cosformer"], rows["softmax"]
+        assert (ours.metric, ours.split) == (softmax.metric, softmax.split), (
+            f"{path}: other numbers of one than of both"
+        )
+        what = f"{ours.metric.replace('_', ' ')}, {ours.split}"
+        cells = [f"`{ours.group}`", f"{steps:,}", what, number(ours), number(softmax)]
+        lines.append("| " + " | ".join(cells) + " |\n")
     return "".join(lines)
 
 
@@ -161,8 +158,8 @@ def rewrite(text: str, root: Path = ROOT) -> str:
 
     def table(match: re.Match[str]) -> str:
         heading = "".join(match["rows"].splitlines(keepends=True)[:2])
-        results = [json.loads((root / source).read_text()) for source in match["source"].split(",")]
-        return f"{render(results, heading)}<!-- table: {match['source']} -->\n"
+        paths = [root / source for source in match["source"].split(",")]
+        return f"{render(paths, heading)}<!-- table: {match['source']} -->\n"
 
     return BLOCK.sub(table, text)
 

@@ -247,6 +247,8 @@ def _check_graphs(recipe: Recipe, args: TrainingArguments) -> None:
         why = f"on {args.device.type}: only CUDA has them; use auto"
     elif 0 < part < share:
         why = f"with train.micro_batch={part} of {share}: gradients of graphs cannot be added up; use on, or 0 there"
+    elif args.world_size > 1:
+        why = f"in {args.world_size} processes: that was never tried; use on"
     elif fsdp_wanted(recipe):
         why = "with sharded weights, which are gathered anew for every step; use on"
     if recipe.train.compile == "graphs" and why:

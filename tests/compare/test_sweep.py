@@ -11,12 +11,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import odd_attentions
 import pytest
 import torch
 
+from cosformer.compare import measure
 from cosformer.compare import sweep as sweep_module
+from cosformer.compare.measure import Measurer
 from cosformer.compare.process import Nursery
 from cosformer.compare.results import Cell, Key, Result
 from cosformer.compare.settings import LENGTHS, Sweep, defaults, known
@@ -266,6 +269,18 @@ def test_a_length_that_would_take_too_long_is_not_begun(nursery: Nursery, tmp_pa
     cell = result.cells[Key("looking_back", "causal", "forward", 1 << 24)]
     assert cell.state == "slow"
     assert cell.why.endswith("s a call expected, and the limit is 0.5 s")
+
+
+@pytest.mark.parametrize(("on_cuda", "state"), [(True, "measured"), (False, "slow")])
+def test_on_a_gpu_a_long_first_call_may_have_built_kernels(
+    on_cuda: bool, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Measurer(SMALL, "softmax")
+    one.on_cuda = on_cuda
+    one.clock = SimpleNamespace(time=lambda *_, **__: SimpleNamespace(ms=[1.0]))  # type: ignore[assignment]
+    monkeypatch.setattr(one, "_look", lambda *_: 60_000.0)  # ms, of a limit of half a second
+    monkeypatch.setattr(measure, "once", lambda *_: 1.0)
+    assert one._visit("causal", "forward", 32, True, None)["state"] == state
 
 
 @pytest.mark.gpu

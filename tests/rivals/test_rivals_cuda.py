@@ -134,8 +134,8 @@ def attend(name: str, causal: bool, x: list[Tensor], path: str, **more: Any) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize(("name", "causal"), BOTH_WAYS)
 def test_the_two_paths_agree(name: str, causal: bool, dtype: torch.dtype) -> None:
-    """Against float64 through "gather": flex is no worse than twice gather in its dtype (gradients: three times), and a
-    rounding for each of its blocks of 64 keys, where running sums are scaled anew."""
+    """Against float64 through "gather": flex is no worse than twice gather in its dtype (gradients: three times), but
+    for one rounding, and one in fp32 for each of its blocks of 64 keys, where running sums are scaled anew."""
     t, width = 1_000, 64
     drawn = [torch.randn(2, heads, t, width, device="cuda").to(dtype) for heads in (6, 2, 2)]  # groups of three
     real = torch.arange(t, device="cuda") < torch.tensor([t, 437], device="cuda")[:, None]
@@ -146,9 +146,9 @@ def test_the_two_paths_agree(name: str, causal: bool, dtype: torch.dtype) -> Non
         o = attend(name, causal, x, path, real=real).masked_fill(~rows, 0)
         found.append([y.double() for y in (o, *torch.autograd.grad(o.double().square().sum(), x))])
     for factor, exact, slow, fast in zip((2, 3, 3, 3), *found, strict=True):
-        size, step = exact.norm(), torch.finfo(dtype).eps
-        off = [float((y - exact).norm() / size / step) for y in (fast, slow)]
-        assert off[0] <= factor * off[1] + t / 64, f"in roundings: {off}"
+        off = [float((y - exact).norm() / exact.norm()) for y in (fast, slow)]
+        floor = torch.finfo(dtype).eps + t / 64 * torch.finfo(torch.float32).eps
+        assert off[0] <= factor * off[1] + floor, off
 
 
 @pytest.mark.parametrize("path", ["gather", "flex"])

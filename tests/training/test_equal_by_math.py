@@ -76,17 +76,18 @@ def test_compiled_is_as_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("device", "more", "said"),
+    ("device", "processes", "more", "said"),
     [
-        ("cpu", (), "on cpu: only CUDA has them"),
-        ("cuda", ("train.micro_batch=2",), "train.micro_batch=2 of 8: gradients of graphs cannot be added up"),
-        ("cuda", ("train.fsdp=true",), "with sharded weights"),
+        ("cpu", 1, (), "on cpu: only CUDA has them"),
+        ("cuda", 1, ("train.micro_batch=2",), "train.micro_batch=2 of 8: gradients of graphs cannot be added up"),
+        ("cuda", 1, ("train.fsdp=true",), "with sharded weights"),
+        ("cuda", 2, (), "in 2 processes: that was never tried"),
     ],
 )
 def test_graphs_are_refused_where_there_are_none(
-    device: str, more: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: str, processes: int, more: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = SimpleNamespace(device=torch.device(device), world_size=1)
+    made = SimpleNamespace(device=torch.device(device), world_size=processes)
     monkeypatch.setattr(run, "_arguments", lambda *_: made)
     recipe = tiny("lm-stdlib", tmp_path / "data", *PLAIN, "train.batch=8", "train.compile=graphs", *more)
     with pytest.raises(BadRecipe, match=said):
