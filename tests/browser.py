@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -131,11 +132,12 @@ def used(page: Path, width: int, dark: bool) -> dict[str, Any]:
         "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
         f"--window-size={max(width, NARROWEST)},1200",
         "--virtual-time-budget=20000", "--enable-logging=stderr", "--no-first-run", "--disable-background-networking",
-        f"--user-data-dir={page.parent}/profile-{width}-{dark}",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom",
     ]  # fmt: skip
     for _ in range(3):  # on a busy machine the browser's own time may be over before a picture is decoded
-        done = subprocess.run([BROWSER, *flags, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # new: a visit cut short left a theme
+            command = [BROWSER, *flags, f"--user-data-dir={profile}", page.as_uri()]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
         found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
         if found is not None:
