@@ -13,12 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOFTMAX, OURS = "softmax (SDPA), causal", "cosformer, causal"
 BLOCK = re.compile(r"(?P<rows>(?:\|[^\n]*\n)*)<!-- table: (?P<source>\S+) -->\n")
-PAGES = ("README.md", "docs/quality.md")
+PAGES = ("README.md", "docs/quality.md", "docs/lra.md")
 
 
 def render(paths: list[Path], heading: str) -> str:
     """The table of a result file; of `bench attention` on a CPU its two heading lines stay as they are."""
-    kinds = {"attention on cuda": gpu_table, "compare": compare_table, "train": train_table}
+    kinds = {"attention on cuda": gpu_table, "compare": compare_table, "train": train_table, "queue": queue_table}
     first = json.loads(paths[0].read_text())
     if first["benchmark"] == "training runs":
         return runs_table(paths)
@@ -45,6 +45,16 @@ def runs_table(paths: list[Path]) -> str:
         cells = [f"`{ours.group}`", f"{steps:,}", what, number(ours), number(softmax)]
         lines.append("| " + " | ".join(cells) + " |\n")
     return "".join(lines)
+
+
+def queue_table(result: dict) -> str:
+    """A line for each variant, a column for each task; where runs shared the machine, its first heading says so."""
+    from cosformer.sweeps import markdown_table
+    from cosformer.sweeps.table import beside, rows_of
+
+    table = markdown_table({**result, "table": rows_of(result["cells"])})
+    rows = [line + "\n" for line in table.splitlines() if line.startswith("|")]
+    return rows[0].replace("| |", f"| {beside(result)} |", 1) + "".join(rows[1:])
 
 
 def train_table(result: dict) -> str:

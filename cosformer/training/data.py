@@ -153,14 +153,14 @@ def _encoder(recipe: Recipe, source: Source, tokenizer: Any) -> Encoder:
 
 
 def open_data(
-    recipe: Recipe, cache: Path, *, splits: Sequence[str] | None = None, tokenizer: Any = None,
+    recipe: Recipe, cache: str | Path, *, splits: Sequence[str] | None = None, tokenizer: Any = None,
     progress: Callable[[Progress], None] = lambda _: None, said: Callable[[str], None] = lambda _: None,
 ) -> RunData:  # fmt: skip
     """Opens the source, learns or loads the tokenizer, tokenises what is not in the cache yet.
 
     splits: those to prepare (train and the one of periodic evaluation). tokenizer: that of a run, where there is one.
     """
-    source = source_of(recipe)
+    source, cache = source_of(recipe), Path(cache)
     wanted = splits or ("train", recipe.data.valid_split)
     for split in wanted:
         source.check_split(split)

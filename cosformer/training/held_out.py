@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cosformer.tasks import Confusion, LossSum
 from cosformer.tasks.datasets.windows import IGNORED
 from cosformer.tasks.keyed_random import Permutation
+from cosformer.training.batches import ByEpoch
 from cosformer.training.data import RunData
 
 
@@ -58,33 +59,30 @@ def held_out(
     Each of `world` processes takes every world-th batch; `total` adds tensors over them. dataset: the split read in
     another way than in training. done: told how many batches there are and how many were read.
     """
-    dataset, collate = data.dataset(split) if dataset is None else dataset, data.collator()
+    dataset = data.dataset(split) if dataset is None else dataset
+    read = ByEpoch(dataset, data.collator()).__getitems__  # as in training: a batch at once, where that can be done
     chosen = chosen_batches(len(dataset), batch, batches, data.recipe.seed)
     classes = data.classes if data.recipe.task == "classify" else ()
-    said = torch.zeros(max(1, len(classes)), max(1, len(classes)), dtype=torch.float64)
-    nats = tokens = 0.0
+    # sums stay on the device: the next batch is read while it computes
+    said = torch.zeros(max(1, len(classes)), max(1, len(classes)), dtype=torch.float64, device=device)
+    nats, tokens = torch.zeros(1, dtype=torch.float64, device=device), 0
     one = torch.ones((), device=device)
     extra: dict[str, Any] = {"use_cache": False} if data.recipe.task in ("lm", "translate") else {}
     with at_rest(model):
         for first in range(0, len(chosen), world):
-            mine = first + rank
-            counts = mine < len(
-                chosen
-            )  # sharded models need every process at every batch: one without repeats the first
-            inputs = collate([dataset[i] for i in chosen[mine if counts else first]])
-            inputs = on_device(inputs, device)
+            counts = first + rank < len(chosen)  # else the first once more: sharded models need every process
+            inputs = read([(0, i) for i in chosen[first + rank if counts else first]])
+            labels = inputs["shift_labels"] if "shift_labels" in inputs else inputs["labels"]
             with autocast():
-                out = model(**inputs, num_items_in_batch=one, **extra)  # over one: the sum
+                out = model(**on_device(inputs, device), num_items_in_batch=one, **extra)  # over one: the sum
             done(min(first + world, len(chosen)), len(chosen))
             if not counts:
                 continue
-            labels = inputs["shift_labels"] if "shift_labels" in inputs else inputs["labels"]
-            nats += float(out.loss)
-            tokens += float((labels != IGNORED).sum())
+            nats += out.loss.double()
+            tokens += int((labels != IGNORED).sum())
             if classes:
-                for true, answer in zip(labels.tolist(), out.logits.argmax(-1).tolist(), strict=True):
-                    said[true, answer] += 1
-    sums = total(torch.cat([torch.tensor([nats, tokens], dtype=torch.float64), said.flatten()]).to(device)).cpu()
+                said.index_put_((labels.to(device), out.logits.argmax(-1)), said.new_ones(()), accumulate=True)
+    sums = total(torch.cat([nats, nats.new_tensor([tokens]), said.flatten()])).cpu()
     return _report(data, split, float(sums[0]), round(float(sums[1])), sums[2:].reshape(said.shape))
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from made_outcomes import done
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -76,6 +77,29 @@ def test_a_gpu_table_is_made_whole(tmp_path: Path) -> None:
     marker = "<!-- table: results/attention-cuda_x.json -->\n"
     for before in ("", "| old | heading |\n|---|---|\n| 1 | 2 |\n", TABLE):
         assert module.rewrite(f"words\n\n{before}{marker}\nmore\n", tmp_path) == f"words\n\n{TABLE}{marker}\nmore\n"
+
+
+QUEUE = {
+    "benchmark": "queue", "settings": {"parallel": 6, "groups": ["listops"], "variants": ["cosformer", "bigbird"]},
+    "cells": [
+        {"group": "listops", "variant": "cosformer", "seed": 0, **done(value=0.379)},
+        {"group": "listops", "variant": "bigbird", "seed": 0, "state": "skipped", "why": "refused: a|b"},
+    ],
+}  # fmt: skip
+ARENA = """\
+| steps/s with up to 5 other runs beside | listops (test accuracy) |
+|---|---:|
+| cosformer | 37.9% (30.0–50.0); 2.0 steps/s, 1 MiB |
+| bigbird | skipped: refused: a\\|b |
+"""
+
+
+def test_a_table_of_a_queue_is_made_whole(tmp_path: Path) -> None:
+    module = readme_table()
+    (tmp_path / "lra.json").write_text(json.dumps(QUEUE))
+    marker = "<!-- table: lra.json -->\n"
+    for before in ("", ARENA):
+        assert module.rewrite(f"words\n\n{before}{marker}\nmore\n", tmp_path) == f"words\n\n{ARENA}{marker}\nmore\n"
 
 
 def test_the_gpu_plot_comes_from_the_same_file(tmp_path: Path) -> None:
