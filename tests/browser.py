@@ -77,6 +77,14 @@ const worst = () => {
       .filter((e) => shown(e) && !e.closest(".scrolls, svg, .unseen"))
       .filter((e) => e.getBoundingClientRect().right > innerWidth + 1)
       .map((e) => e.tagName + "." + e.className);
+    seen.crowded = [];
+    for (const svg of [...document.querySelectorAll("svg")].filter(shown)) {
+      const boxes = [...svg.querySelectorAll("text.tick")].map((t) => t.getBoundingClientRect());
+      if (boxes.some((a, i) => boxes.some((b, j) => i < j && a.left < b.right && b.left < a.right
+        && a.top < b.bottom - 3 && b.top < a.bottom - 3))) seen.crowded.push(svg.getAttribute("aria-label"));
+    }
+    seen.captions = [...document.querySelectorAll("caption span")]
+      .filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent);
     seen.letters = Math.min(...[...document.querySelectorAll("svg text")].filter(shown)
       .map((t) => t.getBoundingClientRect().height));
 """
@@ -157,6 +165,8 @@ def check_whole(seen: dict[str, Any], width: int) -> None:
     assert seen["wide"] <= seen["width"]
     assert seen["out"] == []
     assert seen["letters"] >= 10
+    assert seen["crowded"] == []  # numbers of an axis stand apart
+    assert seen["captions"] == []  # a table may be wider than the page, what it is about is not
 
 
 def check_themes(seen: dict[str, Any], dark: bool) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table as Shown
 
 from cosformer.bench.report import write_whole
 from cosformer.cli.models import refusals
-from cosformer.cli.options import chosen_device, chosen_dtype, numbers, stages
+from cosformer.cli.options import chosen_device, chosen_dtype, names, numbers, stages
 
 if TYPE_CHECKING:
     from cosformer.compare.quality import Quality
@@ -104,7 +104,7 @@ def speed(
         chosen: dict[str, Any] = {
             "heads": heads, "width": width, "tokens": tokens, "visits": visits, "limit_s": limit, "memory_gib": memory,
             "minutes": minutes, "modes": MODES if mode == "both" else (mode,),
-            "attentions": None if attentions is None else tuple(attentions.split(",")),
+            "attentions": None if attentions is None else tuple(names(attentions)),
             "lengths": None if lengths is None else numbers(lengths, "--lengths"),
             "dtype": None if dtype is None else chosen_dtype(dtype),
         }  # fmt: skip

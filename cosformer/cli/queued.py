@@ -82,7 +82,8 @@ def do_queue(folder: Path, jobs: list[Job], settings: QueueSettings, *, json_fil
     if not whole:
         typer.echo("stopped; the same command goes on with what is left", err=True)
         raise typer.Exit(130)
-    if any(cell["state"] == FAILED for cell in found["cells"]):
+    asked = {job.name for job in jobs}
+    if any(cell["state"] == FAILED for cell in found["cells"] if cell["run"] in asked):
         typer.echo(f"some runs failed; what they said is in {folder / 'logs'}", err=True)
         raise typer.Exit(1)
 

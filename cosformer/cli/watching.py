@@ -33,7 +33,7 @@ class Shown(Watch):
         done = progress.bytes * 20 // progress.expected if progress.expected else progress.shards
         if self.reading.get(progress.split) != done:  # a line for every twentieth
             self.reading[progress.split] = done
-            whole = f" of {progress.expected:,}" if progress.expected else ""
+            whole = f" of {max(progress.expected, progress.bytes):,}" if progress.expected else ""
             self.said(f"tokenising {progress.split}: {progress.bytes:,}{whole} bytes")
 
     def starting(self, facts: dict[str, Any]) -> None:

@@ -56,12 +56,10 @@ class Measurer:
             return self._visit(**asked)
         except Wrong as wrong:
             return {"state": "wrong", "why": str(wrong)}
-        except (torch.OutOfMemoryError, MemoryError):
-            return {"state": "out of memory", "why": ""}
         except torch.AcceleratorError as error:  # the device is lost for this process: the next cell gets a new one
             return {"state": "failed", "why": in_words(error), "gone": True}
         except Exception as error:
-            if any(words in str(error) for words in OUT_OF_MEMORY):
+            if _is_memory(error):
                 return {"state": "out of memory", "why": ""}
             return {"state": "failed", "why": in_words(error)}
         finally:
@@ -77,6 +75,8 @@ class Measurer:
         try:
             gate_attention(device=str(self.device), dtype=self.sweep.dtype, width=self.sweep.width, backend="auto")
         except RuntimeError as error:
+            if _is_memory(error):
+                raise
             raise Wrong(str(error)) from error
         self.gated = True
 
@@ -114,6 +114,10 @@ class Measurer:
 
     def _peak(self, run: Callable[[], object]) -> int | None:
         return self.clock.peak(run) if self.on_cuda else host_memory.peak(run)
+
+
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(x in str(error) for x in OUT_OF_MEMORY)
 
 
 class Wrong(Exception):

@@ -213,10 +213,10 @@ def _row(metrics: dict[str, Any], split: str, *, group: str, variant: str, sourc
     metric = next((name for name in METRICS if isinstance(metrics.get(name), int | float)), None)
     if metric is None:
         return Row(group=group, variant=variant, state="failed", why="it has no held-out number", source=source)
-    seconds = run.get("seconds")
+    rate, tokens = run.get("tokens_per_second"), run.get("tokens")
     return Row(
         group=group, variant=variant, metric=metric, better=METRICS[metric], split=split, value=metrics[metric],
         low=metrics.get(f"{metric}_low"), high=metrics.get(f"{metric}_high"), seeds=1,
-        steps_per_second=run["steps"] / seconds if seconds else None, tokens_per_second=run.get("tokens_per_second"),
+        steps_per_second=rate * run["steps"] / tokens if rate and tokens else None, tokens_per_second=rate,
         memory_bytes=run.get("memory_bytes"), parallel=run.get("parallel") or 1, source=source,
     )  # fmt: skip

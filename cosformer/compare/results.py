@@ -105,9 +105,16 @@ class Result:
             raise ValueError(f"{path} is not readable ({error})") from error
         if not isinstance(found, dict) or found.get("benchmark") != BENCHMARK:
             raise ValueError(f"{path} is no result of `cosformer compare speed`: name its folder or its {NAME}")
-        if odd := sorted({cell["state"] for cell in found["cells"]} - set(STATES)):
-            raise ValueError(f"{path} has cells that are {', '.join(odd)}: it was made by another version")
-        return cls.of_table(found)
+        try:
+            result = cls.of_table(found)
+            if odd := sorted({cell.state for cell in result.cells.values()} - set(STATES)):
+                raise ValueError(f"cells that are {', '.join(odd)}")
+            lost = next((cell for cell in result.cells.values() if cell.state == DONE and not cell.samples), None)
+            if lost is not None:
+                raise ValueError(f"{' '.join(map(str, lost.key))} is done without samples")
+            return result
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is damaged or of another version ({type(error).__name__}: {error})") from error
 
     @classmethod
     def of_table(cls, found: dict[str, Any]) -> Self:

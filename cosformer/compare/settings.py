@@ -106,7 +106,14 @@ def known(imports: tuple[str, ...] = ()) -> tuple[str, ...]:
 
     find_others()
     for module in imports:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
+                raise  # it is there, and what it imports is not
+            raise ValueError(
+                f"no module named {module!r}: install it, or give the command where it lies (--import)"
+            ) from error
     first = ("cosformer", *(BASELINES if CUDNN_LIVES_IN in imports else (SOFTMAX,)))
     return (*first, *sorted(set(KINDS) - {"cosformer", *BASELINES}))
 

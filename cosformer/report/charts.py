@@ -95,7 +95,8 @@ def svg(chart: Chart, size: tuple[int, int], kind: str) -> str:
     ys += [y for s in chart.series for ends in s.bars for y in ends]
     xs = [x for s in chart.series for x, _ in s.points]
     few = 4 if width < 500 else 7
-    x_ticks = log_ticks(min(xs), max(xs), xs, few) if chart.log_x else ticks(min(xs), max(xs), few)
+    left_most = 0 if chart.scatter else min(xs)
+    x_ticks = log_ticks(min(xs), max(xs), xs, few) if chart.log_x else ticks(left_most, max(xs), few)
     y_ticks = log_ticks(min(ys), max(ys)) if chart.log_y else ticks(0 if chart.from_zero else min(ys), max(ys), 5)
     if chart.many and chart.log_y:
         y_ticks = inner_ticks(min(ys) / 1.2, max(ys) * 1.2)

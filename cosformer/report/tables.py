@@ -48,7 +48,7 @@ def html(table: Table) -> str:
     return (
         f'<div class="scrolls" tabindex="0" role="region" aria-labelledby="{table.identity}-caption">'
         f'<table class="sorts" id="{table.identity}">'
-        f'<caption id="{table.identity}-caption">{escape(table.caption)}</caption>'
+        f'<caption id="{table.identity}-caption"><span>{escape(table.caption)}</span></caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

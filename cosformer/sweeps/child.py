@@ -54,7 +54,9 @@ class Told(Watch):
         print(words, file=self.out, flush=True)
 
     def preparing(self, progress: Progress) -> None:
-        share = f"{progress.bytes / progress.expected:.0%}" if progress.expected else f"{progress.bytes:,} bytes"
+        share = (
+            f"{min(1, progress.bytes / progress.expected):.0%}" if progress.expected else f"{progress.bytes:,} bytes"
+        )
         if share != self.shown:
             self.shown = share
             self.said(f"preparing {progress.split}: {share}")

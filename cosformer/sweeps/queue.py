@@ -47,6 +47,8 @@ class QueueSettings:
             raise ValueError(f"parallel={self.parallel}: at least one job at a time")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device={self.device!r}: use auto, cpu or cuda")
+        if self.device == "cuda" and not _gpus():
+            raise ValueError("device='cuda', but torch sees no CUDA device: use cpu, or see `cosformer env`")
 
 
 @dataclass(slots=True)

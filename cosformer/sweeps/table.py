@@ -15,22 +15,38 @@ from cosformer.tasks.shards.atomic import write_atomically
 from cosformer.training.run_folder import RECIPE
 
 TABLE = "table.json"
+LABEL = ("group", "variant", "seed", "run")
+"""Of a cell: which job it is."""
 WAITING, RUNNING, STOPPED = "waiting", "running", "interrupted"
 # Student's t for 95% by degrees of freedom 1 … 10; beyond, the next lower of these would hardly differ
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def cells_of(folder: Path, jobs: Sequence[Job], running: Collection[str] = ()) -> list[dict[str, Any]]:
-    """running: names of the jobs that a process is at now."""
+    """Of these jobs, and of those before them that the folder's table has and that were begun.
+
+    running: names of the jobs that a process is at now.
+    """
+    now = {job.name: (job.group, job.variant, job.seed, job.name) for job in jobs}
     found = []
-    for job in jobs:
-        outcome = read_outcome(folder, job.name)
+    for name, label in {**_labels_before(folder), **now}.items():
+        outcome = read_outcome(folder, name)
         if outcome is None:
-            begun = (run_folder(folder, job.name) / RECIPE).is_file()
-            state = RUNNING if job.name in running else STOPPED if begun else WAITING
-            outcome = {"state": state, "why": ""}
-        found.append({"group": job.group, "variant": job.variant, "seed": job.seed, **outcome, "run": job.name})
+            begun = (run_folder(folder, name) / RECIPE).is_file()
+            if not begun and name not in now:
+                continue
+            outcome = {"state": RUNNING if name in running else STOPPED if begun else WAITING, "why": ""}
+        found.append({**outcome, **dict(zip(LABEL, label, strict=True))})
     return found
+
+
+def _labels_before(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """By name, the jobs of the table that lies there; of a damaged one, which is written anew, none."""
+    try:
+        cells = json.loads((folder / TABLE).read_text(encoding="utf-8"))["cells"]
+        return {cell["run"]: tuple(cell[name] for name in LABEL) for cell in cells}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def rows_of(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,9 +100,7 @@ def collect(
         "environment": {**places[0], "command": provenance("cpu")["command"]} if places else provenance("cpu"),
         "settings": {
             "parallel": max([parallel, *(cell["parallel"] for cell in done)]),
-            "groups": list(dict.fromkeys(job.group for job in jobs)),
-            "variants": list(dict.fromkeys(job.variant for job in jobs)),
-            "seeds": list(dict.fromkeys(job.seed for job in jobs)),
+            **{f"{name}s": list(dict.fromkeys(cell[name] for cell in cells)) for name in ("group", "variant", "seed")},
         },
         "cells": cells, "table": rows_of(cells),
     }  # fmt: skip

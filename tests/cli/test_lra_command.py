@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import torch
 from typer.testing import CliRunner
 
 from cosformer.cli.main import app
@@ -48,9 +49,12 @@ def test_refuses_before_anything_runs(tmp_path: Path) -> None:
         (("--tasks", "listop"), "no task 'listop'"),
         (("--attentions", "cosforme"), "did you mean cosformer"),
         (("--data", "text"), "write the task, =, and where its files are"),
+        (("--tasks", "listops", "--data", "listops=x"), "listops is generated and reads no files, got x"),
+        (("--tasks", "listops", "--data", "text=x"), "data of 'text', which is not among the tasks listops"),
         (("--seeds", "a"), "whole numbers"),
         (("--set", "train.step=5"), "did you mean train.steps"),
         (("--device", "tpu"), "use auto, cpu or cuda"),
+        *[(("--device", "cuda"), "torch sees no CUDA device")] * (not torch.cuda.is_available()),
         (("--seeds", "0,0"), "a seed is named twice"),
         (("--json", str(tmp_path)), "cannot be written (it is a folder)"),
     ):

@@ -61,13 +61,13 @@ def _close(
 def made_queue() -> dict[str, Any]:
     """As the table of `cosformer lra run`."""
     cells, rows = [], []
-    for group in ("listops", "image"):
+    for group, rates in (("listops", (1_000.0, 2_000.0, 3_000.0)), ("image", (118_144.0, 120_500.0, 123_000.0))):
         for i, variant in enumerate(("cosformer", "softmax", "linear")):
             value = 0.36 + 0.01 * i
             for seed in range(3):
                 cells.append({
                     "group": group, "variant": variant, "seed": seed, "state": "done", "why": "", "metric": "accuracy",
-                    "better": "higher", "split": "test", "value": value, "tokens_per_second": 1_000.0 * (i + 1),
+                    "better": "higher", "split": "test", "value": value, "tokens_per_second": rates[i],
                     "steps_per_second": 3.0 - i, "memory_bytes": 1 << 27, "run": f"{group}-{variant}-{seed}",
                 })  # fmt: skip
             rows.append({
@@ -85,8 +85,9 @@ def made_runs() -> dict[str, Any]:
 
     def run(attention: str, seed: int, bits: float) -> dict[str, Any]:
         return {
-            "model.attention": attention, "seed": seed, "steps": 100, "seconds": 50.0, "tokens_per_second": 2_000.0,
-            "memory_bytes": 1 << 26, "metrics": {"loss": 1.5, "bits_per_byte": bits + 0.1},
+            "model.attention": attention, "seed": seed, "steps": 100, "seconds": 60.0, "tokens": 100_000,
+            "tokens_per_second": 2_000.0, "memory_bytes": 1 << 26,
+            "metrics": {"loss": 1.5, "bits_per_byte": bits + 0.1},
             "evaluations": {"test": {"metrics": {"loss": 1.4, "bits_per_byte": bits}}},
         }  # fmt: skip
 

@@ -1,7 +1,9 @@
 """`cosformer compare` as a person meets it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_comparison import make_comparison
@@ -89,7 +91,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Mo
         (["speed", "--lengths", "many"], "give whole numbers"),
         (["speed", "--mode", "sideways"], "use causal, bidirectional or both"),
         (["speed", "--dtype", "int8"], "use one of fp32"),
-        (["speed", "--import", "no_such_module"], "No module named 'no_such_module'"),
+        (["speed", "--import", "no_such_module"], "no module named 'no_such_module': install it"),
         (["report", "nowhere"], "is not there"),
     ],
     ids=str,
@@ -101,3 +103,23 @@ def test_compare_refuses(arguments: list[str], message: str, tmp_path: Path, mon
     assert message in " ".join(done.output.replace("│", " ").split())
     assert "Traceback" not in done.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda cell: cell.pop("samples"), "is done without samples"),
+        (lambda cell: cell.pop("attention"), "TypeError"),
+        (lambda cell: cell.update(state="odd"), "cells that are odd"),
+    ],
+)  # fmt: skip
+def test_a_damaged_result_is_named(change: Callable[[dict[str, Any]], Any], said: str, tmp_path: Path) -> None:
+    path = make_comparison(tmp_path) / "speed.json"
+    found = json.loads(path.read_text())
+    change(next(cell for cell in found["cells"] if cell["state"] == "done"))
+    path.write_text(json.dumps(found))
+    done = run("report", str(tmp_path))
+    assert done.exit_code == 2
+    words = " ".join(done.output.replace("│", " ").split())
+    assert "damaged or of another version" in words
+    assert said in words

@@ -283,6 +283,26 @@ def test_on_a_gpu_a_long_first_call_may_have_built_kernels(
     assert one._visit("causal", "forward", 32, True, None)["state"] == state
 
 
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "out of memory"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"), (MemoryError(), "out of memory"),
+        (RuntimeError("causal, bf16: error 3 is above the bound 1"), "wrong"),
+    ],
+)  # fmt: skip
+def test_no_memory_for_the_check_is_no_wrong_result(
+    error: Exception, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gate(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(measure, "gate_attention", gate)
+    monkeypatch.setattr(measure.host_memory, "limit", lambda _: None)
+    question = {"mode": "causal", "work": "forward", "length": 32, "first": True, "about_ms": None}
+    assert Measurer(SMALL, "cosformer").answer(question)["state"] == state
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_every_attention_is_measured_on_a_gpu(tmp_path: Path) -> None:

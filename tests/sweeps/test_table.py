@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_outcomes import done
+from made_outcomes import done, finish
+from training_data import tiny
 
 from cosformer.compare import quality
-from cosformer.sweeps import markdown_table, rows_of
+from cosformer.sweeps import attention_variants, collect, jobs_of, markdown_table, rows_of
+from cosformer.sweeps.jobs import Job, run_folder
 from cosformer.sweeps.outcomes import METRICS
 from cosformer.sweeps.table import TABLE, interval, read_table, shown
 
@@ -107,3 +109,35 @@ def test_the_page_that_compares_knows_the_same_table() -> None:
     """It imports nothing that trains, so it has these names once more."""
     assert quality.TABLE == TABLE
     assert dict(METRICS.values()).items() <= quality.METRICS.items()
+
+
+def planned(tmp_path: Path, attentions: str, *seeds: int) -> list[Job]:
+    return jobs_of({"listops": tiny("lra-listops", tmp_path / "data")}, attention_variants(attentions.split()), seeds)
+
+
+def test_a_later_command_adds_to_the_table_of_its_folder(tmp_path: Path) -> None:
+    """A task, an attention or a seed at a time: what other commands did stays, in its place."""
+    folder, many = tmp_path / "q", planned(tmp_path, "cosformer linear", 0, 1)
+    folder.mkdir()
+    for job in many[:3]:
+        finish(folder, job, value=0.2)
+    run_folder(folder, many[3].name).mkdir(parents=True)
+    (run_folder(folder, many[3].name) / "recipe.toml").touch()
+    collect(folder, [*many, *planned(tmp_path, "rfa", 0)], name="q", parallel=3)
+    found = collect(folder, planned(tmp_path, "softmax cosformer", 1), name="q")
+    states = {cell["run"]: cell["state"] for cell in found["cells"]}
+    assert list(states.items()) == [
+        ("listops-cosformer-0", "done"), ("listops-linear-0", "done"), ("listops-cosformer-1", "done"),
+        ("listops-linear-1", "interrupted"), ("listops-softmax-1", "waiting"),
+    ]  # fmt: skip
+    assert found["settings"]["variants"] == ["cosformer", "linear", "softmax"]
+    assert found["settings"]["seeds"] == [0, 1]
+    assert found["table"][0]["seeds"] == 2
+    assert read_table(folder)["table"] == found["table"]
+
+
+def test_a_damaged_table_is_written_anew(tmp_path: Path) -> None:
+    jobs = planned(tmp_path, "cosformer", 0)
+    for text in ("", "[]", '{"cells": [{"group": "a"}]}'):
+        (tmp_path / TABLE).write_text(text)
+        assert [cell["run"] for cell in collect(tmp_path, jobs, name="q")["cells"]] == [jobs[0].name]
