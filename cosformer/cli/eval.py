@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from cosformer.cli.models import refusals
+from cosformer.cli.models import hide_bars, refusals
 from cosformer.cli.options import progress
 
 
@@ -20,6 +20,7 @@ def evaluate(
     data: Annotated[
         list[str] | None, typer.Option(help="Where the data lies now, if not where it lay in training.")
     ] = None,
+    test_data: Annotated[list[str] | None, typer.Option(help="Your own files to test on, all of each.")] = None,
     context: Annotated[int, typer.Option(min=0, help="Tokens read at once (as in training).")] = 0,
     stride: Annotated[
         int, typer.Option(min=0, help="Of language models: how far the next window is (half the context).")
@@ -40,9 +41,10 @@ def evaluate(
         from cosformer.training import evaluate as measured
         from cosformer.training.evaluation import own_numbers
 
+        hide_bars()
         settings = EvalSettings(
-            split=split, path=tuple(data or ()), context=context, stride=stride, batch=batch, batches=batches,
-            beams=beams,
+            split=split, path=tuple(data or ()), test_path=tuple(test_data or ()), context=context, stride=stride,
+            batch=batch, batches=batches, beams=beams,
         )  # fmt: skip
         with progress(Console(stderr=True)) as bar:
             result = measured(run, settings, device=device, cache=cache, done=_teller(bar, run.name))
@@ -55,7 +57,8 @@ def evaluate(
     console = Console()
     console.print(shown)
     console.print(f"{result['how']}; {result['precision']}, {result['device']}", markup=False, highlight=False)
-    console.print(f"wrote {run / ('eval-' + result['split'] + '.json')}", markup=False, highlight=False)
+    words = f"wrote {result['file']}" if result["file"] else f"{run} cannot be written: the result is only here"
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 def _teller(bar: Progress, name: str) -> Callable[[int, int], None]:

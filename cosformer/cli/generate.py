@@ -6,14 +6,16 @@ from typing import Annotated
 
 import typer
 
-from cosformer.cli.models import refusals
+from cosformer.cli.models import hide_bars, refusals
 from cosformer.cli.options import chosen_device, chosen_dtype
 
 
 def generate(
     model: Annotated[Path, typer.Argument(help="Folder with a model and its tokenizer.")],
     prompt: Annotated[str, typer.Option(help="The text to go on from; - reads it from standard input.")],
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to write, at most.")] = 100,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens to write, at most (100, or what the horizon leaves).")
+    ] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text while it is written.")] = False,
     temperature: Annotated[
         float, typer.Option(help="0: always the likeliest token; 1: drawn by probability; above: more varied.")
@@ -40,6 +42,7 @@ def generate(
         from cosformer.models.decoding import Sampling
         from cosformer.models.writing import continue_text, load_model, load_tokenizer, read_config
 
+        hide_bars()
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
         tokenizer = load_tokenizer(model, read_config(model))
         written = continue_text(

@@ -1,4 +1,4 @@
-"""What the verbs about models share: the package is imported when one is called, and faults become clear refusals."""
+"""What the verbs about models share: transformers is imported when one is called, and faults become clear refusals."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,3 +13,10 @@ def refusals() -> Iterator[None]:
         yield
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def hide_bars() -> None:
+    """Those of transformers, for what takes a moment."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

@@ -1,11 +1,12 @@
 """`cosformer report`: a run as one page."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cosformer.cli.models import refusals
+from cosformer.cli.models import hide_bars, refusals
 
 
 def report(
@@ -16,5 +17,9 @@ def report(
     with refusals():
         from cosformer.report import write_report
 
+        hide_bars()
+        place = run if out is None else out.parent
+        if place.is_dir() and not os.access(place, os.W_OK):
+            raise OSError(f"{place} cannot be written: name another file with --out")
         path = write_report(run, out)
     typer.echo(f"wrote {path}")

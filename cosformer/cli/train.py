@@ -31,7 +31,9 @@ def train(
     ] = None,
     pretrain: Annotated[
         bool,
-        typer.Option("--pretrain", help="First guess masked tokens of the same inputs, in OUT-pretrain ([pretrain])."),
+        typer.Option(
+            "--pretrain", help="First guess masked tokens of the same inputs, in OUT-pretrain (\\[pretrain])."
+        ),
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -52,7 +54,7 @@ def train(
     if label is not None:
         assignments.append(f"data.label={json.dumps(label)}")
     if classes is not None:
-        assignments.append(f"data.classes={json.dumps(classes.split(','))}")
+        assignments.append(f"data.classes={json.dumps([name.strip() for name in classes.split(',')])}")
     if recipe is None and not resume:
         raise typer.BadParameter("name a recipe (`cosformer recipes` lists them), or go on with --out RUN --resume")
     if recipe is None and pretrain:
@@ -87,7 +89,11 @@ def train(
         Console(stderr=True).print(str(error), markup=False, highlight=False)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"stopped; what was prepared is kept, and --resume goes on with {folder}")
+        again = "the same command" if pretrain else f"cosformer train --out {folder} --resume"
+        if not (folder / "recipe.toml").is_file():
+            again = "the same command"
+        words = f"stopped; what was prepared is kept; go on with: {again}"
+        Console(stderr=True).print(words, markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except (ImportError, OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error

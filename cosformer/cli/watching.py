@@ -1,6 +1,7 @@
 """How a training run is shown: a live line on a terminal, plain lines elsewhere."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from rich.progress import Progress as Bar
 
 from cosformer.tasks import Progress
 from cosformer.training import Watch
+
+LINES = 30  # of the log, by whose pace the time left is told
 
 
 class Shown(Watch):
@@ -23,7 +26,8 @@ class Shown(Watch):
         self.task: TaskID | None = None
         self.metric = ""
         self.steps = self.start = 0
-        self.begin = time.monotonic()
+        self.seen: deque[tuple[int, float]] = deque(maxlen=LINES)
+        """Steps and times of the last lines of the log."""
         self.reading: dict[str, int] = {}
 
     def said(self, words: str) -> None:
@@ -37,12 +41,15 @@ class Shown(Watch):
             self.said(f"tokenising {progress.split}: {progress.bytes:,}{whole} bytes")
 
     def starting(self, facts: dict[str, Any]) -> None:
-        self.steps, self.start, self.begin = facts["steps"], facts["start"], time.monotonic()
+        self.steps, self.start, self.metric = facts["steps"], facts["start"], ""
+        self.seen = deque([(self.start, time.monotonic())], maxlen=LINES)
         data, splits = facts["data"], facts["data"]["splits"]
         sizes = ", ".join(f"{split} {d['tokens']:,} tokens" for split, d in splits.items())
         how = f"{facts['device']}, {facts['precision']}{', compiled' if facts['compiled'] else ''}"
         processes = f", {facts['processes']} processes" if facts["processes"] > 1 else ""
         self.said(f"{facts['recipe']} → {facts['out']}: {facts['parameters']:,} parameters, {how}{processes}")
+        if data["classes"]:
+            sizes += f"; {len(data['classes'])} classes ({_few(data['classes'])})"
         self.said(f"{data['name']}: {sizes}; {facts['steps']:,} steps, {facts['steps_per_epoch']:,} make an epoch")
         if self.start:
             self.said(f"going on after step {self.start:,}")
@@ -64,13 +71,19 @@ class Shown(Watch):
         if line["share_of_peak"] is not None:
             words += f"  {line['share_of_peak']:.0%} of peak"
         words += f"  {_bytes(line['memory_bytes'])}"
-        done = line["step"] - self.start
-        left = (time.monotonic() - self.begin) / done * (self.steps - line["step"]) if done else 0.0
-        words += f"  {_time(left)} left"
+        words += f"  {_time(self._left(line['step']))} left"
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=line["step"], description=words)
         else:
             self.said(f"step {line['step']:,}/{self.steps:,}  {words}  rate {line['learning_rate']:.2e}")
+
+    def _left(self, step: int) -> float:
+        """By the pace of the last lines of the log. The first window compiles and warms up: it counts while alone."""
+        self.seen.append((step, time.monotonic()))
+        if len(self.seen) == 3 and self.seen[0][0] == self.start:
+            self.seen.popleft()
+        (first, begin), (last, end) = self.seen[0], self.seen[-1]
+        return (end - begin) / max(1, last - first) * (self.steps - step)
 
     def _eval(self, line: dict[str, Any]) -> None:
         if "bits_per_byte" in line:
@@ -98,6 +111,10 @@ class Shown(Watch):
 def harmless(text: str) -> str:
     """What a model writes may hold codes that a terminal would obey."""
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
 
 
 def _bytes(count: int) -> str:

@@ -1,6 +1,7 @@
 """A model and its tokenizer from one folder, and text that goes on: what `cosformer generate` does."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
 from cosformer.models.language_models import CosformerForCausalLM, CosformerForMaskedLM
 from cosformer.models.model import CosformerModel
 
+USUAL = 100  # tokens that are written where nobody says how many
 CLASSES: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
@@ -93,12 +95,13 @@ class _Said(TextStreamer):
 
 
 def continue_text(
-    model: Any, tokenizer: Any, prompt: str, *, max_new_tokens: int = 100, sampling: Sampling | None = None,
+    model: Any, tokenizer: Any, prompt: str, *, max_new_tokens: int | None = None, sampling: Sampling | None = None,
     seed: int = 0, graph: bool = False, said: Callable[[str], None] | None = None,
 ) -> str:  # fmt: skip
     """What follows `prompt` (of an encoder–decoder: its answer). `said` gets the text piece by piece as it is written.
 
-    `graph`: the step is captured in a CUDA graph, by GraphDecoder.
+    `max_new_tokens`: None writes 100, or what the horizon leaves. `graph`: the step is captured in a CUDA graph, by
+    GraphDecoder.
     """
     sampling = sampling or Sampling()
     if not isinstance(model, CosformerForCausalLM | CosformerForConditionalGeneration):
@@ -111,14 +114,15 @@ def continue_text(
         if start is None:
             raise ValueError("the prompt is empty and the tokenizer has no token to begin with: give a prompt")
         ids = torch.tensor([[start]])
-    _check_length(model, ids.shape[1], max_new_tokens)
+    count = max_new_tokens or max(1, min(USUAL, _room(model, ids.shape[1])))
+    _check_length(model, ids.shape[1], count)
     ends = model.generation_config.eos_token_id
     ends = tokenizer.eos_token_id if ends is None else ends
     streamer = None if said is None else _Said(tokenizer, said)
     with torch.random.fork_rng(devices=[] if model.device.type == "cpu" else [model.device]):
         torch.manual_seed(seed)
         write = _captured if graph else _called
-        new = write(model, ids.to(model.device), max_new_tokens, sampling, seed, ends, tokenizer, streamer)
+        new = write(model, ids.to(model.device), count, sampling, seed, ends, tokenizer, streamer)
     return tokenizer.decode(new, skip_special_tokens=True)
 
 
@@ -156,16 +160,19 @@ def _captured(
     return new[0, ids.shape[1] :]
 
 
-def _check_length(model: Any, prompt: int, new: int) -> None:
+def _room(model: Any, prompt: int) -> int:
+    """How many tokens can follow; 0 or less where the prompt itself is too long."""
     config = model.config
     if not config.has_longest:
-        return
+        return sys.maxsize
     if config.is_encoder_decoder:
-        too_long = max(prompt, new) > config.horizon
-    else:
-        too_long = prompt + new - 1 > config.horizon  # the last token is written and not read
-    if too_long:
+        return config.horizon if prompt <= config.horizon else 0
+    return config.horizon - prompt + 1  # the last token is written and not read
+
+
+def _check_length(model: Any, prompt: int, new: int) -> None:
+    if new > _room(model, prompt):
         raise ValueError(
-            f"a prompt of {prompt} tokens and {new} new ones, but the model's horizon is {config.horizon}: shorten the "
-            "prompt or ask for fewer"
+            f"a prompt of {prompt} tokens and {new} new ones, but the model's horizon is {model.config.horizon}: "
+            "shorten the prompt or ask for fewer (max_new_tokens)"
         )

@@ -105,6 +105,13 @@ class RunData:
             return False
         return self.source.even and self.recipe.data.length <= self.source.length
 
+    def identity(self) -> dict[str, dict[str, str]]:
+        """Of each split, what its text and its tokens are: a run goes on with these and no others."""
+        return {
+            name: {"text": part.manifest.text_sha256, "tokenizer": part.manifest.encoder}
+            for name, part in self.shards.items()
+        }
+
     def facts(self) -> dict[str, Any]:
         """For run.json and the card: which data, by hash."""
         splits = {

@@ -23,7 +23,7 @@ from cosformer.training.batches import Key, RunBatches, as_is
 from cosformer.training.cadence import Cadence, seed_step
 from cosformer.training.data import RunData
 from cosformer.training.held_out import held_out, on_device, score, uncompile
-from cosformer.training.not_finite import NORM, Guard, NotFinite, find_gradient, find_tensor
+from cosformer.training.not_finite import NORM, Guard, NotFinite, find_gradient, find_tensor, in_words
 from cosformer.training.recipe import Recipe
 from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
 from cosformer.training.run_folder import BEST
@@ -169,14 +169,8 @@ class RunTrainer(Trainer):
         if self.args.world_size > 1:  # the bad batch may be another process's
             told = gather_object([(found, epoch, indices)])
             found, epoch, indices = next((x for x in told if not x[0].startswith(NORM)), told[0])
-        last = saved.newest(self.run)
-        kept = f"the last good checkpoint is {last.name}" if last else "there is no checkpoint yet"
         self.recorder.write("event", step, event="not finite", tensor=found, epoch=epoch, examples=indices)
-        raise NotFinite(
-            f"step {step + 1}: {found} is not finite (epoch {epoch}, examples {_short(indices)}). The weights were "
-            f"not changed and nothing was saved after it; {kept}. Try a smaller train.learning_rate, more "
-            "train.warmup_steps, train.precision=fp32, or look at these examples"
-        )
+        raise NotFinite(in_words(step, found, epoch, indices, saved.newest(self.run)))
 
     def _find_not_finite(self, step: int, keys: list[Key]) -> str:
         """Computes the step again, each module watched. Calls of a sharded model are collective: there, by gradient."""
@@ -257,7 +251,12 @@ class RunTrainer(Trainer):
         """Config and weights into a folder that is whole or not there; all processes gather, the first writes."""
         state = saved.model_state(self.model)
         if self.args.should_save:
-            saved.write_folder(folder, lambda scratch: self.model.save_pretrained(scratch, state_dict=state))
+            saved.write_folder(folder, lambda scratch: self._write_usable(scratch, state))
+
+    def _write_usable(self, folder: Path, state: dict[str, Tensor]) -> None:
+        """With its tokenizer, so that another run or `cosformer generate` can start from it."""
+        self.model.save_pretrained(folder, state_dict=state)
+        self.data.tokenizer.save_pretrained(folder)
 
     # ---- checkpoints ----
 
@@ -272,11 +271,11 @@ class RunTrainer(Trainer):
                 progress = {
                     "step": step, "batches": self.batches.batches.state_after(step), "tally": self.tally.table(),
                     "best": self.best, "latest": self.latest, "schedule": self.lr_scheduler.state_dict(),
-                    "untold": {"loss": untold, "since": self._globalstep_last_logged},
+                    "untold": {"loss": untold, "since": self._globalstep_last_logged}, "data": self.data.identity(),
                 }  # fmt: skip
 
                 def write(folder: Path) -> None:
-                    self.model.save_pretrained(folder, state_dict=weights)
+                    self._write_usable(folder, weights)
                     torch.save(moments, folder / saved.OPTIMIZER)
                     (folder / saved.PROGRESS).write_text(json.dumps(progress, indent=1), encoding="utf-8")
                     self.state.save_to_json(str(folder / saved.TRAINER_STATE))
@@ -325,8 +324,3 @@ def _tokens(batch: dict[str, Tensor]) -> int:
             mask = batch.get(name.removesuffix("input_ids") + "attention_mask")
             total += value.numel() if mask is None else int(mask.sum())
     return total
-
-
-def _short(indices: list[int]) -> str:
-    shown = ", ".join(str(i) for i in indices[:8])
-    return shown + (f" and {len(indices) - 8} more" if len(indices) > 8 else "")

@@ -18,7 +18,7 @@ from cosformer.training.held_out import chosen_batches, held_out, on_device
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.run_folder import SUMMARY, RunSummary, stored_recipe
-from cosformer.training.sources import source_of
+from cosformer.training.sources import OWN, placed, source_of
 
 TEST = "test"
 
@@ -29,6 +29,8 @@ class EvalSettings:
     """None named: test where there is one (with labels), else that of periodic evaluation."""
     path: tuple[str, ...] = ()
     """Where the data lies now, if not where it lay in training."""
+    test_path: tuple[str, ...] = ()
+    """Files of one's own to test on, all of them, whatever was held out in training."""
     context: int = 0
     """Tokens read at once; 0: as in training."""
     stride: int = 0
@@ -52,7 +54,7 @@ def evaluate(
     run: str | Path, settings: EvalSettings | None = None, *, device: str = "auto", cache: str | Path | None = None,
     done: Callable[[int, int], None] = lambda _, __: None, preparing: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Metrics of the model in a run folder, also written to eval-<split>.json there.
+    """Metrics of the model in a run folder; also written to eval-<split>.json there (`file`; None where it cannot be).
 
     Bits per byte, perplexity per token and per word of a language model; perplexity of the guessed tokens of a masked
     one; accuracy with Wilson's 95% interval; BLEU (sacrebleu) of a translation. done: told of batches.
@@ -67,6 +69,10 @@ def evaluate(
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     if settings.path:
         recipe = replace(recipe, data=replace(recipe.data, path=settings.path))
+    if settings.test_path:
+        recipe = replace(recipe, data=replace(recipe.data, test_path=settings.test_path))
+        settings = replace(settings, split=settings.split or TEST)
+    recipe = placed(recipe)
     model = load_model(run, device=str(where), dtype=torch.float32)
     tokenizer = load_tokenizer(run, model.config)
     split, settings, data = _opened(recipe, settings, model, tokenizer, run, cache, preparing)
@@ -94,8 +100,12 @@ def evaluate(
         "precision": "bf16" if bf16 else "fp32", "metrics": metrics, "step": _step(run),
         **provenance(str(where)),
     }  # fmt: skip
-    write_atomically(run / f"eval-{split}.json", [(json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode()])
-    return result
+    file = run / f"eval-{split}.json"
+    try:
+        write_atomically(file, [(json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode()])
+    except OSError:  # a run of someone else's, a full disk: the numbers are not lost for that
+        return result | {"file": None}
+    return result | {"file": str(file)}
 
 
 def _opened(
@@ -103,6 +113,9 @@ def _opened(
     preparing: Callable[[Progress], None],
 ) -> tuple[str, EvalSettings, RunData]:  # fmt: skip
     """The split, the settings with every blank filled in, and the data; refuses what cannot be read so."""
+    if recipe.task == "classify" and recipe.data.source in OWN and not recipe.data.classes:
+        classes = tuple(model.config.id2label[i] for i in range(model.config.num_labels))
+        recipe = replace(recipe, data=replace(recipe.data, classes=classes))  # these files may lack one of them
     split = settings.split or (TEST if TEST in source_of(recipe).splits else recipe.data.valid_split)
     context = settings.context or recipe.data.length
     if model.config.has_longest and context > model.config.horizon:

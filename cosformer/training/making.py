@@ -82,8 +82,25 @@ def _config_from(recipe: Recipe, given: dict[str, Any], longest: int) -> Cosform
     for name in KEPT:
         if name in recipe.model.config:
             setattr(config, name, recipe.model.config[name])
-    _check_horizon(config, longest)
+    if config.has_longest and config.horizon < longest:
+        raise BadRecipe(
+            f"sequences of {longest} tokens, and the model in model.init={recipe.model.init!r} has "
+            f"horizon={config.horizon}, for which it was trained: use data.length={config.horizon} or less"
+        )
     return config
+
+
+def overruled(recipe: Recipe, config: CosformerConfig) -> str:
+    """In words, the fields of the recipe that the model started from has otherwise; nothing without one."""
+    if not recipe.model.init:
+        return ""
+    asked = {name: value for name, value in recipe.model.config.items() if name not in (*KEPT, "attention")}
+    other = [
+        f"{name}={getattr(config, name)} (recipe: {value})"
+        for name, value in asked.items()
+        if (value or None) != (getattr(config, name) or None)
+    ]
+    return f"the shape is that of model.init: {', '.join(other)}" if other else ""
 
 
 def _check_horizon(config: CosformerConfig, longest: int) -> None:

@@ -1,12 +1,14 @@
 """NaN and infinity: seen at the step they appear, named by tensor, before any weight has changed."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 NORM = "the norm of the gradient"
+WEIGHT = "the weight"
 
 
 class NotFinite(RuntimeError):
@@ -47,6 +49,21 @@ class Guard:
         return step if step >= 0 else None
 
 
+def in_words(step: int, found: str, epoch: int, examples: list[int], last: Path | None) -> str:
+    """Where it was met, what is kept, and what to try; last: the newest checkpoint."""
+    shown = ", ".join(str(i) for i in examples[:8]) + (f" and {len(examples) - 8} more" if len(examples) > 8 else "")
+    kept = "there is no checkpoint yet"
+    if last is not None:
+        kept = f"the last good checkpoint is {last.name}, from which a new run starts by --set model.init={last}"
+    changed = "The weights were not changed and nothing was saved after it"
+    if found.startswith(WEIGHT):
+        changed = "The update before it made it so, and nothing was saved since"
+    return (
+        f"step {step + 1}: {found} is not finite (epoch {epoch}, examples {shown}). {changed}; {kept}. Try a smaller "
+        "train.learning_rate, more train.warmup_steps, train.precision=fp32, or look at these examples"
+    )
+
+
 def find_tensor(model: nn.Module, run: Callable[[], Tensor]) -> str:
     """The first tensor that is not finite: a weight, an output in the forward, a gradient in the backward.
 
@@ -54,7 +71,7 @@ def find_tensor(model: nn.Module, run: Callable[[], Tensor]) -> str:
     """
     for name, p in model.named_parameters():
         if not _finite(p):
-            return f"the weight {name}"
+            return f"{WEIGHT} {name}"
     seen: list[str] = []
 
     def watch(name: str) -> Callable[..., None]:

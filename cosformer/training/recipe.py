@@ -87,6 +87,10 @@ class Recipe:
                 if path[0] not in known:
                     raise BadRecipe(unknown(path[0], [*known, *_dotted()]))
                 table[path[0]] = value
+            elif len(path) == 1 and isinstance(value, dict):
+                table[path[0]] |= value
+            elif len(path) == 1:
+                raise BadRecipe(f"{path[0]} is a section with fields of its own: set one of them, as {path[0]}.x=…")
             elif len(path) == 2 and path[0] in SECTIONS:
                 table[path[0]][path[1]] = value
             elif len(path) == 3 and path[:2] == ["model", OPTIONS]:  # one choice; the others stay

@@ -1,6 +1,7 @@
 """From tables (TOML, --set) to frozen dataclasses: every name and type is checked, and what is wrong says the fix."""
 
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -71,6 +72,8 @@ def checked(value: Any, hint: Any, name: str) -> Any:
             if isinstance(value, list | tuple) and all(isinstance(x, str) for x in value):
                 return list(value)
         elif one is float and isinstance(value, int | float) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise BadRecipe(f"{name}={value}: a finite number")
             return float(value)
         elif isinstance(one, type) and isinstance(value, one) and (one is bool or not isinstance(value, bool)):
             return value

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from transformers import TrainingArguments
-from transformers.utils import logging as transformers_logging
 
 from cosformer.bench.clock import clock_for
 from cosformer.bench.environment import provenance
@@ -21,11 +20,12 @@ from cosformer.models.inspection import training_flops_per_token
 from cosformer.rivals.drawn_features import DrawnFeatures
 from cosformer.tasks import ResumableBatches
 from cosformer.training import checkpoint as saved
+from cosformer.training.arguments import arguments_for, check_graphs
 from cosformer.training.batches import RunBatches
 from cosformer.training.data import RunData, open_data
-from cosformer.training.engine import RunTrainer, fsdp_wanted
+from cosformer.training.engine import RunTrainer
 from cosformer.training.held_out import uncompile
-from cosformer.training.making import make_model, resolved
+from cosformer.training.making import make_model, overruled, resolved
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.recorder import Recorder, Tally, Watch, memory_bytes, read_metrics
@@ -36,9 +36,11 @@ from cosformer.training.run_folder import (
     RunSummary,
     check_new,
     check_same,
+    check_same_data,
     check_space,
     check_writable,
     finish,
+    full_disk_told,
     put_in_place,
     stored_recipe,
     sweep_recipe,
@@ -46,6 +48,7 @@ from cosformer.training.run_folder import (
     write_recipe,
 )
 from cosformer.training.samples import check_samples
+from cosformer.training.sources import placed
 
 
 def train(
@@ -59,6 +62,7 @@ def train(
     processes (torchrun, accelerate launch) every process calls this alike; the first one writes.
     """
     run, watch = Path(out), watch or Watch()
+    recipe = placed(recipe) if recipe is not None else None
     cache = Path(cache) if cache is not None else run.parent / "data-cache"
     stored = stored_recipe(run) if resume else None
     if resume and stored is not None:
@@ -71,8 +75,8 @@ def train(
             return RunSummary.read(run)
     if recipe is None:
         raise BadRecipe(f"{run} holds no run (there is no recipe.toml): name a recipe")
-    args = _arguments(recipe, run, device)
-    _check_graphs(recipe, args)
+    args = arguments_for(recipe, run, device)
+    check_graphs(recipe, args)
     first = args.process_index == 0
     if first:
         if stored is None:  # also with resume, where a run may have been killed before it began
@@ -80,13 +84,15 @@ def train(
                 sweep_recipe(run)
             check_new(run)
         check_writable(run)
-        check_writable(cache)
+        check_writable(cache, "--cache")
         saved.sweep(run)
     with args.main_process_first(local=False, desc="preparing data"):
         data = open_data(recipe, cache, progress=watch.preparing, said=watch.said)
     data.dataset(recipe.data.valid_split)  # refuses here what it would refuse at the first evaluation
     model = make_model(recipe, data)
     check_samples(recipe, data.tokenizer, model.config)
+    if words := overruled(recipe, model.config):
+        watch.said(words)
     recipe = resolved(recipe, model.config)
     parameters = sum(p.numel() for p in model.parameters())
     last = saved.newest(run) if resume else None
@@ -94,7 +100,8 @@ def train(
     if first:
         check_space(run, parameters, recipe.train.keep)
         write_recipe(run, recipe)
-    return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
+    with full_disk_told(run):
+        return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
 
 
 def _flops_per_token(config: Any, length: int) -> float | None:
@@ -129,6 +136,7 @@ class _Run:
         args.max_steps, args.gradient_accumulation_steps = steps, batches.parts
         progress = saved.read_progress(self.last) if self.last else None
         if progress is not None:
+            check_same_data(progress["data"], self.data.identity())
             batches.batches.load_state_dict(progress["batches"])  # refuses an order that is another
         tally = Tally(**progress["tally"]) if progress else Tally()
         flops = _flops_per_token(self.model.config, recipe.data.length)
@@ -219,7 +227,6 @@ class _Run:
                 if (self.run / "model.safetensors").is_file():
                     return  # in place already: the run had ended and lost its summary
                 raise FileNotFoundError(f"{folder} is gone, which held the best weights: --set eval.keep=last")
-            self.data.tokenizer.save_pretrained(folder)
             put_in_place(self.run, folder)
 
     def _summary(self, trainer: RunTrainer, stopped: bool) -> RunSummary:
@@ -240,21 +247,6 @@ class _Run:
         )  # fmt: skip
 
 
-def _check_graphs(recipe: Recipe, args: TrainingArguments) -> None:
-    """Gradients of a graph lie where its next replay writes: they cannot be added up, and they are not sharded."""
-    part, share, why = recipe.train.micro_batch, recipe.train.batch // args.world_size, ""
-    if args.device.type != "cuda":
-        why = f"on {args.device.type}: only CUDA has them; use auto"
-    elif 0 < part < share:
-        why = f"with train.micro_batch={part} of {share}: gradients of graphs cannot be added up; use on, or 0 there"
-    elif args.world_size > 1:
-        why = f"in {args.world_size} processes: that was never tried; use on"
-    elif fsdp_wanted(recipe):
-        why = "with sharded weights, which are gathered anew for every step; use on"
-    if recipe.train.compile == "graphs" and why:
-        raise BadRecipe(f"train.compile='graphs' {why}")
-
-
 def _as_stored(recipe: Recipe, stored: Recipe) -> Recipe:
     """What was asked for, with the model's fields that the asker left open as the run has them."""
     from dataclasses import replace
@@ -262,38 +254,6 @@ def _as_stored(recipe: Recipe, stored: Recipe) -> Recipe:
 
     config = {**stored.model.config, **{k: v for k, v in recipe.model.config.items() if v is not None}}
     return replace(recipe, model=replace(recipe.model, config=MappingProxyType(config)))
-
-
-def _arguments(recipe: Recipe, run: Path, device: str) -> TrainingArguments:
-    """Of transformers: where and in how many processes. When to log, evaluate and save is ours."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device={device!r}: use auto, cpu or cuda (CUDA_VISIBLE_DEVICES chooses among several)")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda', but torch sees no CUDA device: use cpu, or see `cosformer env`")
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    train = recipe.train
-    workers = train.workers
-    if workers < 0:
-        workers = 2 if device != "cpu" and torch.cuda.is_available() else 0
-    options: dict[str, Any] = {"fsdp": True, "fsdp_config": _fsdp()} if train.fsdp else {}
-    args = TrainingArguments(
-        output_dir=str(run), use_cpu=device == "cpu" or not torch.cuda.is_available(), seed=recipe.seed,
-        per_device_train_batch_size=1, max_steps=1, max_grad_norm=train.clip, logging_strategy="no", eval_strategy="no",
-        save_strategy="no", report_to=[], disable_tqdm=True, remove_unused_columns=False, log_level="error",
-        logging_nan_inf_filter=False, ignore_data_skip=True, dataloader_num_workers=workers,
-        ddp_find_unused_parameters=False, average_tokens_across_devices=True,
-        gradient_checkpointing=train.gradient_checkpointing, **options,
-    )  # fmt: skip
-    if train.fsdp and args.world_size == 1:
-        raise BadRecipe("train.fsdp=true in one process: it shards over several; use torchrun or accelerate launch")
-    if args.n_gpu > 1:
-        args._n_gpu = 1  # several GPUs in one process would be DataParallel: they are used through a launcher
-    return args
-
-
-def _fsdp() -> dict[str, Any]:
-    return {"version": 2, "transformer_layer_cls_to_wrap": ["CosformerBlock"], "state_dict_type": "FULL_STATE_DICT"}
 
 
 @contextlib.contextmanager

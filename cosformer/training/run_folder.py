@@ -1,22 +1,30 @@
 """The folder of a run: checked before training, closed with a model, a summary and a card."""
 
+import errno
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from cosformer.models.folders import check_free
 from cosformer.tasks.shards.atomic import TEMPORARY, write_atomically
 from cosformer.training.card import card
+from cosformer.training.checkpoint import newest
+from cosformer.training.not_finite import NotFinite
 from cosformer.training.recipe import Recipe, read_recipe_file
 
 RECIPE, SUMMARY, CARD = "recipe.toml", "run.json", "README.md"
 BEST, FINAL = "best", "final"
 """Folders of weights while a run is not finished."""
+NO_ROOM = 2**20
+"""Bytes: a disk with less is full."""
 FREE_TO_CHANGE = {
     "about", "needs", "expect", "data.path", "data.valid_path", "data.test_path", "train.micro_batch", "train.workers",
     "train.log_every", "train.save_every", "train.keep", "train.compile", "train.fsdp", "train.gradient_checkpointing",
@@ -82,13 +90,14 @@ def check_new(run: Path) -> None:
         ) from error
 
 
-def check_writable(run: Path) -> None:
+def check_writable(folder: Path, option: str = "--out") -> None:
     try:
-        run.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=run):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OSError(f"{run} cannot be written ({error.strerror or error}): name another folder with --out") from error
+        why = error.strerror or error
+        raise OSError(f"{folder} cannot be written ({why}): name another folder with {option}") from error
 
 
 def check_space(run: Path, parameters: int, keep: int) -> None:
@@ -100,6 +109,27 @@ def check_space(run: Path, parameters: int, keep: int) -> None:
             f"{run}: {keep} checkpoints of {parameters:,} parameters, one more while it is written, and the model take "
             f"{need:,} bytes, and {free:,} are free: --set train.keep=1, or name a folder on a larger disk with --out"
         )
+
+
+@contextmanager
+def full_disk_told(run: Path) -> Iterator[None]:
+    """A disk that fills up while the run writes: what is whole, and how to go on."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if isinstance(error, OSError | NotFinite):
+            if not full:
+                raise
+        elif shutil.disk_usage(run).free > NO_ROOM:  # torch and safetensors say it in other words
+            raise
+        last = newest(run)
+        kept = f"{last.name} is whole" if last else "there is no checkpoint yet"
+        told = OSError(
+            f"{run}: no space is left on the disk; {kept}. Free some, then: cosformer train --out {run} --resume"
+        )
+        told.errno = errno.ENOSPC
+        raise told from error
 
 
 def stored_recipe(run: Path) -> Recipe | None:
@@ -125,6 +155,17 @@ def check_same(stored: Recipe, asked: Recipe) -> None:
             f"--resume with another recipe: {', '.join(wrong)}: it would be another run; leave these out, or start a "
             "new one (with model.init, if its weights are wanted)"
         )
+
+
+def check_same_data(saved: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuses to go on with other text or another tokenizer than the checkpoint's (`RunData.identity`)."""
+    for split, parts in saved.items():
+        for what, was in parts.items():
+            if (found := now[split][what]) != was:
+                raise ValueError(
+                    f"--resume: the {what} of the split {split!r} is not the one this run began with (hash {was[:12]}, "
+                    f"now {found[:12]}): put back what it read (--data names where it lies now), or start a new run"
+                )
 
 
 def differences(

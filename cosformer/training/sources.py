@@ -1,6 +1,8 @@
 """From the data section of a recipe to a source of text or examples."""
 
+import os
 import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,51 @@ OWN = ("text", "examples", "hub")
 GENERATED = ("lra-listops", "lra-pathfinder")
 
 
+READS = {
+    "text": ("valid_path", "test_path", "column", "columns", "document"),
+    "examples": ("valid_path", "test_path", "column", "columns", "label", "classes"),
+    "hub": ("column", "columns", "label", "classes", "config", "revision"), "multi30k": ("languages",),
+    **dict.fromkeys(GENERATED, ("sizes", "seed")),
+}  # fmt: skip
+"""Fields of the data section that say what a source is, beside its path: those of one would mean nothing to another."""
+
+
+def placed(recipe: Recipe) -> Recipe:
+    """With whole paths: a run goes on, and its recipe makes it again, from any folder."""
+
+    def whole(path: str) -> str:
+        return os.path.abspath(os.path.expanduser(path))
+
+    data, tokenizer, model = recipe.data, recipe.tokenizer, recipe.model
+    if data.source != "hub":
+        own: dict[str, Any] = {
+            name: tuple(map(whole, getattr(data, name))) for name in ("path", "valid_path", "test_path")
+        }
+        data = replace(data, **own)
+    if tokenizer.path and Path(tokenizer.path).expanduser().exists():  # else a name on a hub
+        tokenizer = replace(tokenizer, path=whole(tokenizer.path))
+    if model.init:
+        model = replace(model, init=whole(model.init))
+    return replace(recipe, data=data, tokenizer=tokenizer, model=model)
+
+
+def _check_read(data: DataRecipe) -> None:
+    """Refuses what would be passed over in silence."""
+    usual = {field.name: field.default for field in fields(DataRecipe)}
+    for name in sorted({name for names in READS.values() for name in names}):
+        given = getattr(data, name)
+        if given != usual[name] and name not in READS.get(data.source, ()):
+            takers = ", ".join(source for source, names in READS.items() if name in names)
+            shown = list(given) if isinstance(given, tuple) else given
+            raise BadRecipe(
+                f"data.{name}={shown!r} says nothing to data.source={data.source!r}, only to {takers}: leave it out"
+            )
+
+
 def source_of(recipe: Recipe) -> Source:
     """The source a recipe names, opened; refuses one that does not fit the task."""
     data = recipe.data
+    _check_read(data)
     if data.source in OWN:
         source = _own(data, recipe.task)
     elif data.source in NAMED:
@@ -37,10 +81,6 @@ def source_of(recipe: Recipe) -> Source:
             options = dict(zip(("source", "target"), data.languages, strict=True))
         elif data.source in GENERATED:
             options = {"seed": data.seed, **({"sizes": data.sizes} if data.sizes else {})}
-        elif data.sizes or data.seed:
-            raise BadRecipe(
-                f"data.sizes and data.seed are for data that is made ({', '.join(GENERATED)}): leave them out"
-            )
         source = open_source(data.source, data.path[0] if data.path else None, **options)
     else:
         raise BadRecipe(f"data.source={data.source!r} is unknown: use one of {', '.join([*NAMED, *OWN])}")
@@ -64,6 +104,8 @@ def _own(data: DataRecipe, task: str) -> Source:
     # masked tokens of labelled examples are of the same rows and splits as their classes (--pretrain)
     label = data.label if task in ("classify", "mlm") else None
     if data.source == "hub":
+        if data.path[1:]:
+            raise BadRecipe(f"data.path={list(data.path)}: a hub data set has one name; its splits are its own")
         name, config = data.path[0], data.config or None
         options: dict[str, Any] = {"revision": data.revision or None}
         if text:

@@ -55,6 +55,15 @@ def test_it_goes_on_as_the_model_does(attention: str, stream: list[str], tmp_pat
     assert piped.stdout == done.stdout
 
 
+def test_unless_told_it_writes_what_the_horizon_leaves(tmp_path: Path) -> None:
+    save(tmp_path, eos_token_id=None, attention="cosformer")
+    done = run(tmp_path, "--prompt", "a" * (HORIZON - 3))
+    assert done.exit_code == 0, done.output
+    refused = run(tmp_path, "--prompt", "a" * (HORIZON + 1))
+    assert refused.exit_code == 2
+    assert f"the model's horizon is {HORIZON}: shorten the prompt" in plain(refused.output)
+
+
 def test_an_encoder_decoder_answers(tmp_path: Path) -> None:
     model = save(tmp_path, CosformerForConditionalGeneration, is_encoder_decoder=True, decoder_start_token_id=1)
     for stream in ([], ["--stream"]):

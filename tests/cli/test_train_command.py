@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from cosformer.cli import watching
 from cosformer.cli.main import app
 from cosformer.cli.watching import Shown
 
@@ -135,7 +137,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(corpus: Path, tmp_path: Path) -> Non
 def test_a_terminal_gets_one_live_line() -> None:
     screen = io.StringIO()
     watch = Shown(Console(file=screen, force_terminal=True, width=140, color_system=None))
-    data = {"name": "text", "splits": {"train": {"tokens": 1000}}}
+    data = {"name": "text", "splits": {"train": {"tokens": 1000}}, "classes": [*"abcdefgh"]}
     watch.starting({
         "steps": 20, "start": 0, "data": data, "device": "cuda:0", "precision": "bf16", "compiled": True,
         "processes": 2, "recipe": "lm-text", "out": "runs/x", "parameters": 12_345, "steps_per_epoch": 7,
@@ -148,8 +150,36 @@ def test_a_terminal_gets_one_live_line() -> None:
     watch.stopped()
     shown = screen.getvalue()
     assert "20/20 loss 2.5000  valid 2.885 bits/byte  1,234 tokens/s  42% of peak  3.0 GiB  0:00 left" in shown
+    assert "train 1,000 tokens; 8 classes (a, b, c, d, e, f, …)" in shown
     assert "step 10  valid 2.885 bits/byte, loss 2.0000" in shown
     assert "[b]after �[2J it" in shown  # neither our markup nor the terminal's codes
+
+
+def test_the_time_left_goes_by_the_pace_of_the_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the first window, which compiles, nor by what an earlier run told."""
+    screen, now = io.StringIO(), 0.0
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now)
+    watch = Shown(Console(file=screen, width=140))
+    facts = {
+        "steps": 1_000, "start": 0, "data": {"name": "text", "splits": {}, "classes": []}, "device": "cpu",
+        "precision": "fp32", "compiled": False, "processes": 1, "recipe": "lm-text", "out": "x", "parameters": 1,
+        "steps_per_epoch": 7,
+    }  # fmt: skip
+    told = {"kind": "train", "loss": 1.0, "tokens_per_second": 1.0, "share_of_peak": None, "memory_bytes": 0}
+    watch.starting(facts)
+    for step in range(100, 500, 100):
+        now += 90.0 if step == 100 else 10.0
+        watch.line({**told, "step": step, "learning_rate": 1e-3})
+    left = re.findall(r"(\S+) left", screen.getvalue())
+    assert left == ["13:30", "1:20", "1:10", "1:00"]
+    watch.line({"kind": "eval", "step": 400, "split": "valid", "loss": 2.0, "perplexity": 7.4})
+    watch.starting(facts)  # --pretrain: another run, by another measure
+    watch.line({**told, "step": 100, "learning_rate": 1e-3})
+    assert "perplexity" not in screen.getvalue().splitlines()[-1]
+
+
+def test_a_section_in_brackets_is_named_in_help() -> None:
+    assert "[pretrain]" in CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
 
 
 def test_recipes_as_a_table_as_json_and_one() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import struct
 import zlib
@@ -172,6 +173,17 @@ def test_a_map_is_the_weights() -> None:
     assert set(rows[15]) == {round((1 / 8) ** 0.6 * 255)}
     assert list(rows[14]) == [0] * 3 + [255] + [0] * 12
     assert not any(rows[0])
+
+
+def test_a_run_that_cannot_be_written_wants_another_place(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosformer.cli.report.os.access", lambda place, how: how != os.W_OK)
+    done = CliRunner().invoke(app, ["report", str(run)])
+    assert done.exit_code == 2
+    assert "cannot be written: name another file with --out" in " ".join(done.output.replace("│", " ").split())
+    monkeypatch.undo()
+    assert CliRunner().invoke(app, ["report", str(run), "--out", str(tmp_path / "page.html")]).exit_code == 0
 
 
 def test_a_classifier_is_told_by_its_accuracy(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_graphs_are_refused_where_there_are_none(
     device: str, processes: int, more: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = SimpleNamespace(device=torch.device(device), world_size=processes)
-    monkeypatch.setattr(run, "_arguments", lambda *_: made)
+    monkeypatch.setattr(run, "arguments_for", lambda *_: made)
     recipe = tiny("lm-stdlib", tmp_path / "data", *PLAIN, "train.batch=8", "train.compile=graphs", *more)
     with pytest.raises(BadRecipe, match=said):
         train(recipe, tmp_path / "run", device="cpu")

@@ -1,5 +1,6 @@
 """evaluate(): the numbers are those of the definition, whatever the batches, and what cannot be read is refused."""
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ from training_data import tiny
 
 from cosformer.models.writing import load_model
 from cosformer.tasks import bleu
-from cosformer.training import EvalSettings, RunSummary, evaluate, open_data, train
+from cosformer.training import BadRecipe, EvalSettings, RunSummary, evaluate, evaluation, open_data, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lr_scheduler.step.*:UserWarning")
 
@@ -57,7 +58,7 @@ def test_every_token_counts_once_with_what_stands_before_it(runs: dict[str, Path
     assert result["metrics"]["tokens"] == shards.tokens
     assert result["metrics"]["loss"] == pytest.approx(nats / shards.tokens, rel=1e-5)
     assert result["metrics"]["bits_per_byte"] == pytest.approx(nats / math.log(2) / shards.manifest.bytes, rel=1e-5)
-    assert json.loads((run / "eval-test.json").read_text()) == result
+    assert json.loads(Path(result.pop("file")).read_text()) == result
 
 
 def test_accuracy_has_an_interval_and_does_not_depend_on_the_batch(runs: dict[str, Path]) -> None:
@@ -147,3 +148,39 @@ def _tokenizer(run: Path):
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(run)
+
+
+def test_the_numbers_are_not_lost_where_nothing_can_be_written(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(evaluation, "write_atomically", refuse)
+    result = evaluate(runs["classify-sst2"], EvalSettings(split="valid"), device="cpu")
+    assert result["file"] is None
+    assert 0 <= result["metrics"]["accuracy"] <= 1
+
+
+def test_files_of_ones_own_are_tested_whole(runs: dict[str, Path], tmp_path: Path) -> None:
+    mine = tmp_path / "other.txt"
+    mine.write_text("the cat sees a dog .\n" * 40)
+    result = evaluate(runs["lm-text"], EvalSettings(test_path=(str(mine),)), device="cpu")
+    assert (result["split"], result["metrics"]["tokens"]) == ("test", len(mine.read_bytes()))
+    with pytest.raises(BadRecipe, match=r"data\.test_path=.* says nothing to data\.source='sst2'"):
+        evaluate(runs["classify-sst2"], EvalSettings(test_path=(str(mine),)), device="cpu")
+
+
+def test_files_that_lack_a_class_are_tested_by_the_models_classes(tmp_path: Path) -> None:
+    def rows(path: Path, labels: str) -> str:
+        path.write_text("".join(json.dumps({"text": f"word {i}", "label": c}) + "\n" for i, c in enumerate(labels)))
+        return str(path)
+
+    recipe = tiny("classify-text", tmp_path / "data", f'data.path="{rows(tmp_path / "mine.jsonl", "abc" * 40)}"')
+    train(recipe, tmp_path / "run", device="cpu")
+    other = rows(tmp_path / "other.jsonl", "ca" * 30)
+    result = evaluate(tmp_path / "run", EvalSettings(test_path=(other,)), device="cpu")
+    assert result["metrics"]["examples"] == 60
+    strange = rows(tmp_path / "strange.jsonl", "cd" * 30)
+    with pytest.raises(ValueError, match="d"):
+        evaluate(tmp_path / "run", EvalSettings(test_path=(strange,)), device="cpu")

@@ -40,7 +40,9 @@ def test_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         train(recipe, tmp_path / "run", device="cpu")
     words = str(error.value)
     assert words.startswith("step 6: the output of model.layers.1")
-    assert "the last good checkpoint is checkpoint-3" in words
+    assert "The weights were not changed" in words
+    kept = tmp_path / "run" / "checkpoint-3"
+    assert f"the last good checkpoint is checkpoint-3, from which a new run starts by --set model.init={kept}" in words
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["checkpoint-3"]
     assert all(value.isfinite().all() for value in read_weights(tmp_path / "run" / "checkpoint-3").values())
     event = read_metrics(tmp_path / "run")[-1]
@@ -68,7 +70,7 @@ def test_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             trainer.model.model.norm.weight[0] = float("nan")
 
     poisoned(monkeypatch, 1, spoil)
-    with pytest.raises(NotFinite, match=r"step 2: the weight model\.norm\.weight is not finite"):
+    with pytest.raises(NotFinite, match=r"step 2: the weight model\.norm\.weight is not finite.*before it made it so"):
         train(tiny("lm-stdlib", tmp_path / "data", *RECIPE), tmp_path / "run", device="cpu")
 
 
@@ -82,6 +84,8 @@ def test_goes_on_from_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pyte
         poisoned(patch, 5, spoil)
         with pytest.raises(NotFinite):
             train(recipe, tmp_path / "run", device="cpu")
+    other = recipe.with_values([f"model.init={tmp_path / 'run' / 'checkpoint-3'}", "train.learning_rate=1e-4"])
+    assert train(other, tmp_path / "other", device="cpu").steps == 8  # as the message says
     assert train(None, tmp_path / "run", resume=True, device="cpu").steps == 8
     train(recipe, tmp_path / "whole", device="cpu")
     both = [[x["loss"] for x in read_metrics(tmp_path / run) if x["kind"] == "train"] for run in ("run", "whole")]

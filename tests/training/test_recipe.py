@@ -29,7 +29,10 @@ from cosformer.training.schedule import rate_share
         ("model.attention=3", "use text or a list of texts"),
         ("model.vocab_size=100", "it follows from the tokenizer"),
         ("model.causal=false", "it follows from the task"),
-        ("train=3", "a recipe has no field train"),
+        ("train=3", "train is a section with fields of its own: set one of them, as train.x"),
+        ("train={step=3}", "did you mean train.steps?"),
+        ("train.clip=nan", "train.clip=nan: a finite number"),
+        ("train.eps=inf", "train.eps=inf: a finite number"),
         ("train.batch=0", "at least 1"),
         ("train.learning_rate=-1", "a positive number"),
         ("train.warmup_steps=-1", "0 for none"),
@@ -66,6 +69,7 @@ def test_values_are_toml_and_bare_words_are_text() -> None:
     assert (recipe.train.steps, recipe.seed, recipe.train.fsdp) == (1000, 7, True)
     assert recipe.sample.prompts == ("a = b", "c")
     assert recipe.data.path == ("some/where.txt",)
+    assert load_recipe("lm-stdlib", "train={batch=3, clip=2.0}").train.batch == 3
     mixed = load_recipe("lm-stdlib", 'model.attention=["cosformer", "softmax"]', "model.num_hidden_layers=2")
     assert mixed.model.config["attention"] == ["cosformer", "softmax"]
 

@@ -1,5 +1,6 @@
 """What is wrong with a folder, a disk or a recipe is said before training starts."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_data import tiny
+from training_data import text, tiny
 
 from cosformer.tasks import SourceMissing
-from cosformer.training import BadRecipe, Watch, engine, load_recipe, read_metrics, train
+from cosformer.training import BadRecipe, Watch, engine, load_recipe, read_metrics, run_folder, train
 from cosformer.training.checkpoint import checkpoints
+from cosformer.training.recipe import read_recipe_file
 from cosformer.training.recorder import cut_after
 
 USAGE = namedtuple("USAGE", "total used free")
@@ -99,6 +101,82 @@ def test_data_that_is_absent(tmp_path: Path) -> None:
 def test_recipes_that_make_no_run(more: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises((BadRecipe, ValueError, SourceMissing), match=message):
         train(tiny("lm-stdlib", tmp_path / "data", *more), tmp_path / "run", device="cpu")
+
+
+@pytest.mark.parametrize("changed", ["train", "valid"])
+def test_resume_refuses_other_data(changed: str, tmp_path: Path) -> None:
+    """As long as before, so that nothing else tells them apart."""
+    files = {name: tmp_path / f"{name}.txt" for name in ("train", "valid")}
+    for seed, path in enumerate(files.values()):
+        path.write_text(text(seed))
+    own = [
+        f'data.path="{files["train"]}"',
+        f'data.valid_path="{files["valid"]}"',
+        "train.steps=4",
+        "train.save_every=2",
+    ]
+    train(tiny("lm-text", tmp_path / "data", *own), tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "run.json").unlink()
+    before = files[changed].read_text()
+    files[changed].write_text(before.upper())
+    with pytest.raises(ValueError, match=rf"the text of the split '{changed}' is not the one this run began with"):
+        train(None, tmp_path / "run", resume=True, device="cpu")
+    files[changed].write_text(before)
+    assert train(None, tmp_path / "run", resume=True, device="cpu").steps == 4
+
+
+def test_a_run_goes_on_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.txt").write_text(text(0))
+    monkeypatch.chdir(tmp_path)
+    recipe = tiny("lm-text", tmp_path / "data", "data.path=mine.txt", "train.steps=4", "train.save_every=2")
+    train(recipe, "run", device="cpu")
+    (tmp_path / "run" / "run.json").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert train(None, tmp_path / "run", resume=True, device="cpu").steps == 4
+    again = read_recipe_file(tmp_path / "run" / "recipe.toml")
+    assert again.data.path == (str(tmp_path / "mine.txt"),)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("file write failed")])
+def test_a_disk_that_fills_up(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tiny("lm-stdlib", tmp_path / "data", "train.steps=4", "train.save_every=2")
+    plain, run = engine.RunTrainer._write_usable, tmp_path / "run"
+
+    def write(self: Any, folder: Path, state: Any) -> None:
+        if ".checkpoint-4" in folder.name:
+            raise error
+        plain(self, folder, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.RunTrainer, "_write_usable", write)
+        if isinstance(error, RuntimeError):  # torch's words; it may be of something else
+            with pytest.raises(RuntimeError, match="file write failed"):
+                train(recipe, tmp_path / "other", device="cpu")
+            patch.setattr(run_folder, "NO_ROOM", 1 << 60)
+        with pytest.raises(OSError, match=rf"no space is left.*checkpoint-2 is whole.* --out {run} --resume"):
+            train(recipe, run, device="cpu")
+    assert train(None, run, resume=True, device="cpu").steps == 4
+
+
+def test_what_of_model_init_overrules_the_recipe_is_said(tmp_path: Path) -> None:
+    watch, data = Noted(), tmp_path / "data"
+    train(tiny("mlm-wikitext2", data), tmp_path / "mlm", device="cpu")
+    init = f'model.init="{tmp_path / "mlm"}"'
+    recipe = tiny("classify-sst2", tmp_path / "sst2", init, "model.hidden_size=64", "model.hidden_dropout=0.5")
+    train(recipe, tmp_path / "run", device="cpu", watch=watch)
+    (line,) = [words for words in watch.words if "model.init" in words]
+    assert "hidden_size=16 (recipe: 64)" in line
+    assert "hidden_dropout" not in line  # the recipe's own
+    longer = recipe.with_values(["data.length=128", "model.horizon=128"])
+    with pytest.raises(BadRecipe, match=r"horizon=64, for which it was trained: use data\.length=64 or less"):
+        train(longer, tmp_path / "longer", device="cpu")
+
+
+def test_an_unwritable_cache_is_the_caches(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="name another folder with --cache"):
+        train(tiny("lm-stdlib", tmp_path / "data"), tmp_path / "run", device="cpu", cache=tmp_path / "file" / "cache")
 
 
 def test_resume_refuses_another_recipe_and_takes_harmless_changes(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from training_data import tiny
 
 from cosformer.models.writing import load_model
-from cosformer.training import open_data, train
+from cosformer.training import BadRecipe, open_data, train
+from cosformer.training.sources import source_of
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -50,3 +51,27 @@ def test_a_tokenizer_of_your_own_and_one_cache_for_many_runs(tmp_path: Path) -> 
     other = open_data(tiny("lm-text", tmp_path / "data", "tokenizer.kind=word"), tmp_path / "cache")
     assert other.shards["train"].folder != again.shards["train"].folder
     assert other.shards["train"].tokens < again.shards["train"].tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "takers"),
+    [
+        ("lm-stdlib", "data.column=text2", "text, examples, hub"),
+        ("lm-stdlib", 'data.valid_path="x"', "text, examples"),
+        ("lm-stdlib", "data.seed=3", "lra-listops, lra-pathfinder"),
+        ("classify-sst2", "data.label=other", "examples, hub"),
+        ("classify-sst2", 'data.classes=["a", "b"]', "examples, hub"),
+        ("lm-text", "data.revision=abc", "hub"),
+        ("lm-text", 'data.languages=["en", "de"]', "multi30k"),
+    ],
+    ids=str,
+)
+def test_what_a_source_does_not_read_is_refused(name: str, field: str, takers: str, tmp_path: Path) -> None:
+    with pytest.raises(BadRecipe, match=rf"says nothing to data\.source=.*, only to {takers}: leave it out"):
+        source_of(tiny(name, tmp_path / "data", field))
+
+
+def test_a_hub_has_one_name(tmp_path: Path) -> None:
+    recipe = tiny("lm-text", tmp_path / "data", "data.source=hub", 'data.path=["a", "b"]')
+    with pytest.raises(BadRecipe, match="a hub data set has one name"):
+        source_of(recipe)
