@@ -1,5 +1,7 @@
 """What can be wrong with data. Each message says what, got, why, fix, and names the file and line."""
 
+from cosformer.tasks.pieces import Piece, Place
+
 
 class SourceMissing(FileNotFoundError):
     """Files that a source needs are not where they were looked for."""
@@ -15,3 +17,17 @@ class DamagedShard(ValueError):
 
 class MissingPackage(ImportError):
     """An optional package is needed for this kind of data."""
+
+
+def not_utf8(place: Place, error: UnicodeDecodeError) -> BadData:
+    wrong = error.object[error.start]
+    return BadData(
+        f"{place}: byte 0x{wrong:02x} is not UTF-8 ({error.reason}): convert the file (iconv -t utf-8), or use the "
+        "byte tokenizer, which takes bytes as they are"
+    )
+
+
+def piece_not_utf8(piece: Piece, error: UnicodeDecodeError) -> BadData:
+    """The line is that of the byte, not that where the piece begins."""
+    lines = piece.data.count(b"\n", 0, error.start)
+    return not_utf8(piece.place._replace(line=piece.place.line + lines), error)

@@ -24,14 +24,15 @@ class ResumableBatches(Sampler[list[int]]):
     ) -> None:  # fmt: skip
         if batch_size < 1 or batch_size % world_size:
             raise ValueError(
-                f"batch_size={batch_size} over {world_size} processes: it counts the examples of all of them, so it "
-                "must be a multiple"
+                f"a batch of {batch_size} over {world_size} processes: it counts the examples of all of them, so it "
+                f"must be a multiple of {world_size} above 0 (train.batch, batch_size)"
             )
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank} of {world_size} processes: from 0 to {world_size - 1}")
         if length < 1 or (drop_last and length < batch_size):
             raise ValueError(
-                f"{length} examples make no batch of {batch_size}: use a smaller batch_size, or drop_last=False"
+                f"{length} examples make no batch of {batch_size}: use a smaller batch (train.batch, batch_size), or "
+                "give more data"
             )
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.shuffle, self.drop_last, self.rank, self.world_size = shuffle, drop_last, rank, world_size

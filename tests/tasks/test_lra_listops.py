@@ -231,6 +231,10 @@ def test_the_tokenizer_gives_the_ids_of_the_encoder() -> None:
     ("options", "words"),
     [
         ({"min_length": 3}, "shortest expression has 4"), ({"min_length": 900, "max_length": 800}, "max_length=800"),
+        ({"min_length": 3000}, "min_length=3000, max_length=2000: no length is between; raise max_length"),
+        ({"sizes": "abc"}, "sizes='abc': three counts"), ({"sizes": 5}, "three counts"),
+        ({"sizes": (1.5, 1, 1)}, "three counts"), ({"seed": -1}, "seed=-1: a whole number from 0 on"),
+        ({"seed": "a"}, "seed='a'"), ({"workers": "x"}, "workers='x'"),
         ({"max_depth": 1}, "max_depth=1"), ({"max_args": 1}, "max_args=1"), ({"sizes": (1, 0, 1)}, "at least one"),
         ({"workers": -1}, "workers=-1"), ({"path": "x"}, r"generated and reads no files, got x"),
     ],

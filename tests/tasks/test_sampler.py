@@ -118,9 +118,9 @@ def test_set_epoch_starts_another_but_not_the_same() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 3, "world_size": 2}, "must be a multiple"),
+        ({"batch_size": 3, "world_size": 2}, "a batch of 3 over 2 processes.*multiple of 2 .*train.batch"),
         ({"batch_size": 2, "rank": 1}, "rank=1 of 1"),
-        ({"batch_size": 11}, "10 examples make no batch of 11"),
+        ({"batch_size": 11}, "10 examples make no batch of 11: use a smaller batch .*train.batch, batch_size"),
     ],
 )
 def test_what_is_refused(options: dict, words: str) -> None:

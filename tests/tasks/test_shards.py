@@ -235,3 +235,14 @@ def test_real_wikitext_has_the_published_counts(tmp_path: Path) -> None:
     for split, tokens in (("train", 2_088_628), ("valid", 217_646), ("test", 245_569)):
         shards = prepare(source, split, encoder, tmp_path)
         assert shards.tokens == shards.manifest.words + shards.manifest.lines == tokens
+
+
+def test_progress_is_never_past_its_end(tmp_path: Path) -> None:
+    class Misjudged(Documents):
+        def expected_bytes(self, split: str) -> int:
+            return 10
+
+    told: list[Progress] = []
+    source = Misjudged([[b"seven b"], [b"seven c"], [b"seven d"]])
+    prepare(source, "train", ByteEncoder(), tmp_path, shard_bytes=7, progress=told.append)
+    assert [(p.bytes, p.expected) for p in told] == [(7, 10), (14, 14), (21, 21), (21, 21)]

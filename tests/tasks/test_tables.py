@@ -8,7 +8,8 @@ import pytest
 
 from cosformer.tasks.errors import BadData, MissingPackage
 from cosformer.tasks.pieces import Place
-from cosformer.tasks.sources.tables import label_number, read_csv, read_rows, text_column
+from cosformer.tasks.sources.labels import label_number
+from cosformer.tasks.sources.tables import read_csv, read_rows, text_column
 
 ROWS = [{"text": 'a "quoted", né\nline', "label": "1"}, {"text": "b", "label": "0"}]
 
@@ -34,7 +35,11 @@ def test_formats_give_the_same_rows(tmp_path: Path) -> None:
     [
         ("jsonl", b'{"text": "a"}\n{"text"', "line 2: not JSON"),
         ("jsonl", b"{\n", "one object per line"),
-        ("jsonl", b"[1]\n", "line 1: an object with named fields was expected, got list"),
+        ("jsonl", b"[1]\n", "line 1: an object with named fields was expected, got list (a whole list? write one"),
+        ("csv", b"text,label,text\na,1,b\n", "line 1: 'text' names more than one column (text, label, text)"),
+        ("tsv", b"a\tb\ta \n1\t2\t3\n", "line 1: 'a' names more than one column (a, b, a)"),
+        ("csv", b"text;label\na, b;1\n", "line 2: 2 cells, but the first line names 1 columns (text;label) (columns "
+         "separated by ';'? Write a csv with commas"),
         ("jsonl", b'{"a": 1}\n{"text": "\xff"}\n', "line 2: byte 0xff is not UTF-8"),
         ("csv", b"", "the file is empty"),
         ("csv", b"text,label\na,1\nb\n", "line 3: 1 cells, but the first line names 2 columns (text, label)"),
@@ -65,9 +70,28 @@ def test_columns_and_labels() -> None:
         text_column(place, row, "n")
     assert label_number(place, row, "label", ("no", "yes")) == 1
     assert label_number(place, row, "k", ("no", "yes")) == 1
-    for column, words in (("n", "label 3"), ("text", "label 'x'"), ("b", "True"), ("f", "0.0"), ("none", "no column")):
+    assert label_number(place, row, "f", ("no", "yes")) == 0
+    for column, words in (("n", "label 3"), ("text", "label 'x'"), ("b", "True"), ("none", "no column")):
         with pytest.raises(BadData, match=words):
             label_number(place, row, column, ("no", "yes"))
+
+
+def test_names_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text, label ,,\na, 1,,\n")
+    assert [row for _, row in read_rows(tmp_path / "a.csv", "csv")] == [{"text": "a", "label": " 1", "": ""}]
+    (tmp_path / "b.csv").write_text("text;label\na;1\n")
+    with pytest.raises(BadData, match="there are text;label: choose with --column \\(columns separated by ';'"):
+        [text_column(place, row, "text") for place, row in read_rows(tmp_path / "b.csv", "csv")]
+
+
+def test_columns_of_parquet_have_names_of_their_own(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="parquet: pip install cosformer[data]")
+    import pyarrow.parquet as parquet
+
+    columns = [arrow.array(["a"]), arrow.array(["b"])]
+    parquet.write_table(arrow.Table.from_arrays(columns, names=["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(BadData, match=r"a\.parquet: 'text' names more than one column"):
+        list(read_rows(tmp_path / "a.parquet", "parquet"))
 
 
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

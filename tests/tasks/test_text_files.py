@@ -33,8 +33,7 @@ def test_pieces_join_to_documents(tmp_path_factory, text: str, size: int, docume
         assert 0 < len(piece.data) <= size
         assert piece.first == (not found)
         found += piece.data
-        if document == "file":
-            piece.data.decode()  # cut between letters
+        piece.data.decode()  # cut between letters
         if piece.last:
             documents.append(found)
             found = b""
@@ -53,6 +52,15 @@ def test_lines_end_as_they_do_on_windows_too(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one\r\ntwo\r\n\r\nthree")
     found = [(p.data, p.place.line) for p in read_text(tmp_path / "a.txt", document="line")]
     assert found == [(b"one", 1), (b"two", 2), (b"three", 4)]
+
+
+@pytest.mark.parametrize("document", text_files.DOCUMENTS)
+def test_a_mark_at_the_beginning_is_no_text(tmp_path: Path, document: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfone")
+    assert [p.data for p in read_text(path, document=document)] == [b"one"]
+    path.write_text("one \ufeff two")
+    assert [p.data.decode() for p in read_text(path, document=document)] == ["one \ufeff two"]
 
 
 def test_ranges_cover_a_file_once(tmp_path: Path) -> None:

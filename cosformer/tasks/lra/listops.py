@@ -25,9 +25,11 @@ class ExpressionMaker:
     max_args: int = 10
 
     def __post_init__(self) -> None:
-        if not 4 <= self.min_length <= self.max_length:
+        if self.min_length < 4:
+            raise ValueError(f"min_length={self.min_length}: the shortest expression has 4 tokens")
+        if self.min_length > self.max_length:
             raise ValueError(
-                f"min_length={self.min_length}, max_length={self.max_length}: the shortest expression has 4 tokens"
+                f"min_length={self.min_length}, max_length={self.max_length}: no length is between; raise max_length"
             )
         if self.max_depth < 2 or not 2 <= self.max_args <= 1_000:
             raise ValueError(

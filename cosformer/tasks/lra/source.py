@@ -43,10 +43,12 @@ class GeneratedSource(LraSource):
     def __init__(self, path: str | Path | None, seed: int, sizes: tuple[int, int, int], workers: int | None) -> None:
         if path is not None:
             raise ValueError(f"{self.name} is generated and reads no files, got {path}: leave the path (--data) out")
-        if len(sizes) != 3 or min(sizes) < 1:
-            raise ValueError(f"sizes={sizes}: at least one example each for train, valid and test")
-        if workers is not None and workers < 0:
-            raise ValueError(f"workers={workers}: 0 for none, or a number of processes")
+        if not isinstance(sizes, tuple | list) or len(sizes) != 3 or not all(_counts(size, 1) for size in sizes):
+            raise ValueError(f"sizes={sizes!r}: three counts, at least one example each for train, valid and test")
+        if workers is not None and not _counts(workers, 0):
+            raise ValueError(f"workers={workers!r}: 0 for none, or a number of processes")
+        if not _counts(seed, 0):
+            raise ValueError(f"seed={seed!r}: a whole number from 0 on")
         self.sizes: dict[str, int] = dict(zip((TRAIN, VALID, TEST), sizes, strict=True))
         self.seed, self.workers = seed, _processors() if workers is None else workers
 
@@ -64,6 +66,10 @@ class GeneratedSource(LraSource):
         made = made_in_order(self.maker, split, self.sizes[split], block=self.block, workers=self.workers)
         for number, (text, label) in enumerate(made, 1):
             yield Example((text,), label, Place(where, number))
+
+
+def _counts(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _processors() -> int:

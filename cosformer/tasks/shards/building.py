@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cosformer.tasks.encoders import Encoder, Ids
-from cosformer.tasks.errors import BadData
+from cosformer.tasks.errors import BadData, piece_not_utf8
 from cosformer.tasks.pieces import Piece
 from cosformer.tasks.shards.format import DTYPES, ShardRecord, dtype_for, write_shard
 
@@ -96,9 +96,5 @@ def _not_text(pieces: Sequence[Piece], error: UnicodeDecodeError) -> BadData:
         try:
             piece.data.decode("utf-8")
         except UnicodeDecodeError as wrong:
-            place = piece.place._replace(line=piece.place.line + piece.data.count(b"\n", 0, wrong.start))
-            return BadData(
-                f"{place}: byte 0x{piece.data[wrong.start]:02x} is not UTF-8 ({wrong.reason}): convert the file (iconv "
-                "-t utf-8), or use the byte tokenizer, which takes bytes as they are"
-            )
+            return piece_not_utf8(piece, wrong)
     return BadData(f"{pieces[0].place}: not UTF-8 ({error.reason})")

@@ -34,7 +34,7 @@ class Progress:
     bytes: int
     """Bytes of text done."""
     expected: int | None
-    """Bytes in all, where the source knows."""
+    """Bytes in all, where the source knows; never fewer than are done."""
     shards: int
     kept: int
     """Shards that were found finished."""
@@ -103,9 +103,14 @@ class _Maker:
         waiting: deque[Future[ShardRecord]] = deque()
         kept = 0
 
+        def tell(*, done: bool = False) -> None:
+            size = sum(r.bytes for r in records)
+            whole = None if expected is None else max(expected, size)
+            progress(Progress(split, size, whole, len(records), kept, done))
+
         def collect() -> None:
             records.append(waiting.popleft().result())
-            progress(Progress(split, sum(r.bytes for r in records), expected, len(records), kept))
+            tell()
 
         with ExitStack() as stack:
             pool = None
@@ -128,7 +133,7 @@ class _Maker:
                     collect()
             while waiting:
                 collect()
-        progress(Progress(split, sum(r.bytes for r in records), expected, len(records), kept, done=True))
+        tell(done=True)
         return records
 
     def _kept(self, path: Path, digest: str) -> ShardRecord | None:

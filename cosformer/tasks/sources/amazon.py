@@ -7,8 +7,9 @@ from typing import Any
 from cosformer.tasks.errors import BadData, SourceMissing
 from cosformer.tasks.pieces import Example, Place
 from cosformer.tasks.sources.files import Found, find_files, first_of
+from cosformer.tasks.sources.labels import label_number
 from cosformer.tasks.sources.source import TEST, TRAIN, ExampleSource, split_by_hash, stamp_files
-from cosformer.tasks.sources.tables import Row, label_number, read_csv, read_rows, text_column
+from cosformer.tasks.sources.tables import Row, read_csv, read_rows, text_column
 
 HELD_OUT = 0.05
 

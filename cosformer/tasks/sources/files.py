@@ -4,6 +4,7 @@ import bz2
 import glob
 import gzip
 import lzma
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ class Found(NamedTuple):
     """text, jsonl, csv, tsv or parquet."""
     named: bool
     """Named by the user rather than found in a folder: it may not be empty."""
+    key: str
+    """What hashes call it: its path inside the folder that was named, so that the whole folder can move."""
 
 
 def kind_of(path: Path) -> str | None:
@@ -58,16 +61,40 @@ def find_files(paths: Sequence[str | Path], *, option: str = "--data") -> list[F
         if path.is_dir():
             found += _inside(path, option)
         elif path.is_file():
-            found.append(Found(path, kind_of(path) or "text", True))
+            found.append(Found(path, kind_of(path) or "text", True, path.name))
         elif any(letter in str(given) for letter in "*?["):
             matches = sorted(Path(m) for m in glob.glob(str(path), recursive=True))
-            matches = [Found(m, kind_of(m) or "text", False) for m in matches if m.is_file()]
+            fixed = _before_wildcards(path)
+            matches = [Found(m, kind_of(m) or "text", False, _inner(m, fixed)) for m in matches if m.is_file()]
             if not matches:
                 raise SourceMissing(f"{option} {given}: no file matches the pattern")
             found += matches
         else:
             raise SourceMissing(f"{option} {given}: there is no such file or folder; looked for {path.absolute()}")
-    return found
+    return _told_apart(found)
+
+
+def _before_wildcards(pattern: Path) -> Path:
+    """The folder that a pattern names before its first part that is open."""
+    parts = pattern.parts[:-1]
+    first = next((i for i, part in enumerate(parts) if any(letter in part for letter in "*?[")), len(parts))
+    return Path(*parts[:first])
+
+
+def _inner(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _told_apart(found: list[Found]) -> list[Found]:
+    """Several folders may hold files of one name: these go by their paths from the folder that holds them all."""
+    places: dict[str, set[str]] = {}
+    for file in found:
+        places.setdefault(file.key, set()).add(os.path.abspath(file.path))
+    shared = {key: Path(os.path.commonpath(paths)) for key, paths in places.items() if len(paths) > 1}
+    return [
+        file._replace(key=_inner(Path(os.path.abspath(file.path)), shared[file.key])) if file.key in shared else file
+        for file in found
+    ]
 
 
 def _inside(folder: Path, option: str) -> list[Found]:
@@ -76,7 +103,8 @@ def _inside(folder: Path, option: str) -> list[Found]:
         inner = path.relative_to(folder).parts
         if not any(part.startswith(".") for part in inner) and path.is_file():
             visible.append(path)
-    found = [Found(path, kind, False) for path in sorted(visible) if (kind := kind_of(path)) is not None]
+    kinds = [(path, kind_of(path)) for path in sorted(visible)]
+    found = [Found(path, kind, False, _inner(path, folder)) for path, kind in kinds if kind is not None]
     if not found:
         others = f"{len(visible)} files with other endings" if visible else "no files"
         raise SourceMissing(

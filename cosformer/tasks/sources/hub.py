@@ -6,9 +6,10 @@ from typing import Any
 from cosformer.tasks.errors import BadData, SourceMissing
 from cosformer.tasks.optional import need
 from cosformer.tasks.pieces import Example, Piece, Place
+from cosformer.tasks.sources.labels import checked_classes, label_number
 from cosformer.tasks.sources.own_text import in_pieces
 from cosformer.tasks.sources.source import TRAIN, VALID, ExampleSource, TextSource
-from cosformer.tasks.sources.tables import Row, label_number, text_column
+from cosformer.tasks.sources.tables import Row, checked_columns, text_column
 
 SPELLINGS = {VALID: ("valid", "validation", "val", "dev")}
 
@@ -69,10 +70,11 @@ class HubExamples(ExampleSource):
         self, name: str, config: str | None = None, *, columns: tuple[str, ...] = ("text",),
         label: str | None = "label", classes: tuple[str, ...] = (), revision: str | None = None, **options: Any,
     ) -> None:  # fmt: skip
+        checked_columns(columns, label)
         self.hub = Hub(name, config, revision, options)
         self.name, self.columns, self.label, self.splits = name, columns, label, tuple(self.hub.splits)
         self.texts = len(columns)
-        self.classes = () if label is None else classes or self._named_classes(label)
+        self.classes = () if label is None else checked_classes(classes) if classes else self._named_classes(label)
 
     def _named_classes(self, label: str) -> tuple[str, ...]:
         library = need("datasets", self.name)

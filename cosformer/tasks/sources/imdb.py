@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cosformer.tasks.errors import BadData, SourceMissing
+from cosformer.tasks.errors import BadData, SourceMissing, not_utf8
 from cosformer.tasks.pieces import Example, Place
 from cosformer.tasks.sources.files import first_of
+from cosformer.tasks.sources.labels import label_number
 from cosformer.tasks.sources.source import TEST, TRAIN, ExampleSource, split_by_hash, stamp_files
-from cosformer.tasks.sources.tables import label_number, not_utf8, read_rows, text_column
+from cosformer.tasks.sources.tables import read_rows, text_column
 
 HELD_OUT = 0.1
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.tasks.pieces import Example, Piece
+from cosformer.tasks.sources.files import Found
 
 TRAIN, VALID, TEST = "train", "valid", "test"
 
@@ -57,13 +58,23 @@ def stamp_files(files: Iterable[Path]) -> list[list[str | int]]:
     return [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in files]
 
 
+def stamp_found(files: Iterable[Found]) -> list[list[str | int]]:
+    """As stamp_files, by the names that hashes use: files that change places change splits."""
+    return [[file.key, *stamp_files([file.path])[0][1:]] for file in files]
+
+
 def stamp_hash(stamp: Any) -> str:
     return hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()
 
 
+def hash_place(key: str) -> float:
+    """A number in [0, 1) that is the key's alone."""
+    return int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()[:8], "big") / 2**64
+
+
 def split_by_hash(key: str, shares: Sequence[float] = (0.05, 0.05)) -> str:
     """The split of something by its name alone: whatever else there is, it stays where it is. shares: valid, test."""
-    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
+    place = hash_place(key)
     valid, test = shares
     if place < valid:
         return VALID

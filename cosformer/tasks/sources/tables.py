@@ -4,11 +4,11 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cosformer.tasks.errors import BadData
+from cosformer.tasks.errors import BadData, not_utf8
 from cosformer.tasks.optional import need
 from cosformer.tasks.pieces import Place
 from cosformer.tasks.sources.files import open_bytes
@@ -37,14 +37,6 @@ def lines_of(path: Path) -> Iterator[tuple[Place, str]]:
             yield place, line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
 
 
-def not_utf8(place: Place, error: UnicodeDecodeError) -> BadData:
-    wrong = error.object[error.start]
-    return BadData(
-        f"{place}: byte 0x{wrong:02x} is not UTF-8 ({error.reason}): convert the file (iconv -t utf-8), or use the "
-        "byte tokenizer, which takes bytes as they are"
-    )
-
-
 def _jsonl(path: Path) -> Iterator[tuple[Place, Row]]:
     for place, line in lines_of(path):
         if not line.strip():
@@ -55,7 +47,8 @@ def _jsonl(path: Path) -> Iterator[tuple[Place, Row]]:
             hint = " (a whole JSON document over several lines? write one object per line)" if place.line == 1 else ""
             raise BadData(f"{place}: not JSON: {error.msg} at column {error.colno}{hint}") from error
         if not isinstance(row, dict):
-            raise BadData(f"{place}: an object with named fields was expected, got {type(row).__name__}")
+            hint = " (a whole list? write one object per line)" if isinstance(row, list) else ""
+            raise BadData(f"{place}: an object with named fields was expected, got {type(row).__name__}{hint}")
         yield place, row
 
 
@@ -78,7 +71,7 @@ def read_csv(path: Path, names: list[str] | None = None) -> Iterator[tuple[Place
                 raise BadData(f"{place}: not csv: {error}; quotes inside a quoted field are doubled") from error
             before = reader.line_num
             if names is None:
-                names = cells
+                names = _columns(place, cells)
             elif cells:
                 yield place, _named(place, names, cells)
     if names is None:
@@ -99,17 +92,28 @@ def _tsv(path: Path) -> Iterator[tuple[Place, Row]]:
     for place, line in lines_of(path):
         cells = line.split("\t")
         if names is None:
-            names = cells
+            names = _columns(place, cells)
         elif line:
             yield place, _named(place, names, cells)
     if names is None:
         raise BadData(f"{path}: the file is empty: its first line should name the columns")
 
 
+def _columns(where: Place | Path, cells: list[str]) -> list[str]:
+    names = [name.strip() for name in cells]
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        raise BadData(
+            f"{where}: {', '.join(map(repr, twice))} names more than one column ({', '.join(names)}): give each a name "
+            "of its own"
+        )
+    return names
+
+
 def _named(place: Place, names: list[str], cells: list[str]) -> Row:
     if len(cells) != len(names):
         raise BadData(
             f"{place}: {len(cells)} cells, but the first line names {len(names)} columns ({', '.join(names)})"
+            + separator_hint(names)
         )
     return dict(zip(names, cells, strict=True))
 
@@ -124,6 +128,7 @@ def _parquet(path: Path) -> Iterator[tuple[Place, Row]]:
     except (arrow.ArrowInvalid, OSError) as error:
         raise BadData(f"{path}: not a parquet file ({error})") from error
     with file:
+        _columns(path, list(file.schema_arrow.names))
         number = 0
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
             for row in batch.to_pylist():
@@ -134,28 +139,33 @@ def _parquet(path: Path) -> Iterator[tuple[Place, Row]]:
 def text_column(place: Place, row: Row, column: str, option: str = "--column") -> str:
     """The text in a column; refused with the names there are."""
     if column not in row:
-        raise BadData(f"{place}: there is no column {column!r}; there are {_listed(row)}: choose with {option}")
+        raise no_column(place, row, column, option)
     text = row[column]
     if not isinstance(text, str):
         raise BadData(f"{place}: column {column!r} holds {text!r} ({type(text).__name__}) where text was expected")
     return text
 
 
-def label_number(place: Place, row: Row, column: str, classes: tuple[str, ...], option: str = "--label") -> int:
-    """The class of a row: its name among `classes`, or its number."""
-    if column not in row:
-        raise BadData(f"{place}: there is no column {column!r}; there are {_listed(row)}: choose with {option}")
-    label = row[column]
-    name = str(label).strip()
-    if name in classes:
-        return classes.index(name)
-    if not isinstance(label, bool | float) and name.isdecimal() and int(name) < len(classes):
-        return int(name)
-    raise BadData(
-        f"{place}: label {label!r} in column {column!r} is none of the {len(classes)} classes ({', '.join(classes)}) "
-        "nor a number from 0 on"
+def no_column(place: Place, row: Row, column: str, option: str) -> BadData:
+    names = list(row)
+    return BadData(
+        f"{place}: there is no column {column!r}; there are {', '.join(names) or 'none'}: choose with {option}"
+        + separator_hint(names)
     )
 
 
-def _listed(row: Iterable[str]) -> str:
-    return ", ".join(row) or "none"
+def separator_hint(names: Sequence[str]) -> str:
+    """For a table whose columns are separated by something else."""
+    if len(names) == 1 and (marks := [mark for mark in (";", "\t", "|") if mark in names[0]]):
+        return f" (columns separated by {marks[0]!r}? Write a csv with commas, or a .tsv with tabs)"
+    return ""
+
+
+def checked_columns(columns: Sequence[str], label: str | None) -> None:
+    """Refuses columns of text that are one and the same, or that give the class away."""
+    if len(set(columns)) < len(columns):
+        raise ValueError(
+            f"columns={list(columns)}: a pair of a text with itself; name two different columns with --column, or one"
+        )
+    if label in columns:
+        raise ValueError(f"columns={list(columns)}, label={label!r}: the class would be read as text; name another")

@@ -8,7 +8,9 @@ from cosformer.tasks.errors import BadData
 from cosformer.tasks.pieces import Piece, Place
 from cosformer.tasks.sources.files import PACKED, open_bytes
 
+BOM = b"\xef\xbb\xbf"  # what some editors begin a file with; no letter
 PIECE = 1 << 20  # bytes; a line longer than this comes in parts
+SURELY_TEXT = 1 << 10  # bytes: packed files that hold nothing are smaller
 DOCUMENTS = ("file", "line", "paragraph")
 
 
@@ -30,7 +32,7 @@ def read_text(
 
 
 def _as_one(path: Path, start: int, stop: int | None) -> Iterator[Piece]:
-    line, first, waiting = 1, True, b""
+    line, first, waiting, at_start = 1, True, b"", start == 0
     left = None if stop is None else stop - start
     with open_bytes(path) as stream:
         line += _skip(stream, start)
@@ -38,7 +40,8 @@ def _as_one(path: Path, start: int, stop: int | None) -> Iterator[Piece]:
             room = PIECE - len(waiting)
             block = stream.read(room if left is None else min(room, left))
             left = None if left is None else left - len(block)
-            text = waiting + block
+            text = waiting + (block.removeprefix(BOM) if at_start else block)
+            at_start = False
             if not block:
                 if text:
                     yield Piece(text, Place(str(path), line), first, True)
@@ -72,13 +75,32 @@ def unpacked_length(path: Path) -> int:
 
 def line_end_after(path: Path, at: int) -> int:
     """The first place from `at` on that follows a line end, looking a piece ahead; else one between letters."""
-    with open_bytes(path) as stream:
-        _skip(stream, at)
-        ahead = stream.read(PIECE)
+    ahead = _ahead(path, at, PIECE)
     found = ahead.find(b"\n")
-    if found >= 0:
-        return at + found + 1
-    return at + next((i for i, byte in enumerate(ahead) if byte & 0xC0 != 0x80), len(ahead))
+    return at + found + 1 if found >= 0 else at + _letter_in(ahead)
+
+
+def letter_after(path: Path, at: int) -> int:
+    """The first place from `at` on that is between letters."""
+    return at + _letter_in(_ahead(path, at, 4))
+
+
+def _ahead(path: Path, at: int, size: int) -> bytes:
+    with open_bytes(path) as stream:
+        stream.seek(at)
+        return stream.read(size)
+
+
+def _letter_in(text: bytes) -> int:
+    return next((i for i, byte in enumerate(text) if byte & 0xC0 != 0x80), len(text))
+
+
+def has_text(path: Path) -> bool:
+    """Whether there is anything in a file but a mark at its beginning."""
+    if path.stat().st_size > SURELY_TEXT:
+        return True
+    with open_bytes(path) as stream:
+        return bool(stream.read(len(BOM) + 1).removeprefix(BOM))
 
 
 def cut_after_line(text: bytes) -> int:
@@ -99,10 +121,13 @@ def _parts(path: Path, document: str) -> Iterator[Piece]:
     open_part: list[bytes] = []
     size, first, begun, number = 0, True, 1, 0
     with open_bytes(path) as stream:
-        whole_line = True
-        while raw := stream.readline(PIECE):
+        whole_line, kept = True, b""
+        while raw := kept + stream.readline(PIECE - len(kept)):
+            raw = raw if number else raw.removeprefix(BOM)
             number += whole_line
             starts_line, whole_line = whole_line, raw.endswith(b"\n")
+            cut = cut_before_last_letter(raw) if len(raw) == PIECE and not whole_line else len(raw)
+            raw, kept = raw[:cut], raw[cut:]
             text = raw.rstrip(b"\r\n") if document == "line" and whole_line else raw
             ends = whole_line if document == "line" else (starts_line and not raw.strip())
             if ends and document == "paragraph":
