@@ -1,16 +1,24 @@
 """The tokenizer of a run: bytes, learned from the training text (once, kept in the cache), or loaded."""
 
+import json
 import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cosformer.models.folders import whole_folder
-from cosformer.models.tokenizers import byte_tokenizer, train_tokenizer
+from cosformer.models.tokenizers import byte_tokenizer
 from cosformer.tasks import ExampleSource, LraSource, Source, TextSource, word_tokenizer
+from cosformer.tasks.errors import piece_not_utf8
 from cosformer.tasks.lra.vocabularies import MASK as TASK_MASK
 from cosformer.tasks.lra.vocabularies import PAD
 from cosformer.tasks.pieces import Piece
@@ -21,6 +29,27 @@ from cosformer.training.sources import file_name
 
 SAMPLE = 256 << 20  # bytes of training text a vocabulary is learned from: more changes it little and costs memory
 MASK = "<mask>"
+TOLD_EVERY = 10.0  # seconds between words about learning
+PACKAGE = Path(__file__).parents[1]
+# The packages above are made by hand, because importing them would import torch. The process ends when its input does:
+# that of a parent that was killed
+LEARNER = """
+import json, os, sys, threading, types
+from pathlib import Path
+for name, path in (("cosformer", {package!r}), ("cosformer.models", {models!r})):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [path]
+text, out, size, options = json.loads(sys.stdin.readline())
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+from cosformer.models.tokenizers import train_tokenizer
+refused = None
+try:
+    train_tokenizer([Path(text)], size, **options).save_pretrained(out)
+except ValueError as error:
+    refused = str(error)
+print(json.dumps(refused), flush=True)
+os._exit(0)
+""".format(package=str(PACKAGE), models=str(PACKAGE / "models"))
 
 
 def tokenizer_of(recipe: Recipe, source: Source, cache: Path, said: Callable[[str], None]) -> Any:
@@ -42,9 +71,11 @@ def tokenizer_of(recipe: Recipe, source: Source, cache: Path, said: Callable[[st
     with _locked(folder):
         if not folder.is_dir():
             said(f"learning a vocabulary ({kind}) from the training text")
-            made = _words(recipe, source) if kind == "word" else _pairs(recipe, source, folder, masks)
             with whole_folder(folder) as scratch:
-                made.save_pretrained(scratch)
+                if kind == "word":
+                    _words(recipe, source).save_pretrained(scratch)
+                else:
+                    _pairs(recipe, source, folder, scratch, masks, said)
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
@@ -80,8 +111,10 @@ def _words(recipe: Recipe, source: Source) -> Any:
     )  # fmt: skip
 
 
-def _pairs(recipe: Recipe, source: Source, folder: Path, masks: dict[str, Any]) -> Any:
-    folder.parent.mkdir(parents=True, exist_ok=True)
+def _pairs(
+    recipe: Recipe, source: Source, folder: Path, out: Path, masks: dict[str, Any], said: Callable[[str], None]
+) -> None:
+    wanted = recipe.tokenizer.vocab_size
     text = folder.parent / f".{folder.name}.{os.getpid()}.txt"
     try:
         with text.open("wb") as file:
@@ -89,14 +122,74 @@ def _pairs(recipe: Recipe, source: Source, folder: Path, masks: dict[str, Any]) 
                 file.write(piece)
                 if file.tell() > SAMPLE:
                     break
-        return train_tokenizer([text], recipe.tokenizer.vocab_size - len(masks), **masks)
+            size = file.tell()
+        if not size:
+            raise BadRecipe(f"{source.name}: the training text is empty: there is nothing to learn a vocabulary from")
+        said(f"learning {wanted:,} tokens from {_in_words(size)} of text")
+        refused = _learn(text, out, wanted - len(masks), masks, said)
     finally:
         text.unlink(missing_ok=True)
+    if refused is None:
+        return
+    if (few := re.search(r"gives only (\d+) tokens", refused)) is not None:
+        most = int(few[1]) + len(masks)
+        raise BadRecipe(
+            f"tokenizer.vocab_size={wanted}, but the training text gives only {most} tokens (pairs seen twice or more, "
+            f"joined until none is left): --set tokenizer.vocab_size={most} or less, tokenizer.kind=bytes, or more text"
+        )
+    raise BadRecipe(f"tokenizer.vocab_size={wanted}: {refused}")
+
+
+def _learn(text: Path, out: Path, size: int, options: dict[str, Any], said: Callable[[str], None]) -> str | None:
+    """In a process of its own, because learning hears no Ctrl-C for minutes. Gives the words of a refusal."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
+        tempfile.TemporaryFile("w+", errors="replace") as wrong,
+    ):
+        process = subprocess.Popen(
+            [sys.executable, "-c", LEARNER], stdin=subprocess.PIPE, stdout=answer, stderr=wrong, env=environment,
+            start_new_session=True,  # Ctrl-C is for the parent, which then ends it
+        )  # fmt: skip
+        begin, told = time.monotonic(), json.dumps([str(text), str(out), size, options]) + "\n"
+        try:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # why it ended is told below
+                process.stdin.write(told.encode())
+                process.stdin.flush()
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(timeout=TOLD_EVERY)
+                    break
+                said(f"learning {size + len(options):,} tokens: {time.monotonic() - begin:.0f} s so far")
+        finally:
+            process.kill()
+            process.wait()
+            with suppress(OSError):
+                process.stdin.close()  # type: ignore[union-attr]
+        if code:
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+            wrong.seek(0)
+            last = (wrong.read().strip().splitlines() or ["it said nothing"])[-1]
+            raise ChildProcessError(f"the process that learns the vocabulary ended ({how}): {last}; was memory short?")
+        answer.seek(0)
+        return json.load(answer)
+
+
+def _in_words(size: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.0f} {name}"
+    return f"{size} bytes"
 
 
 def _training_text(source: Source) -> Iterator[bytes]:
     if isinstance(source, TextSource):
         for piece in source.pieces("train"):
+            try:
+                piece.data.decode()
+            except UnicodeDecodeError as error:
+                raise piece_not_utf8(piece, error) from error
             yield _ended(piece)
     else:
         assert isinstance(source, ExampleSource)
