@@ -34,7 +34,10 @@ def arguments_for(recipe: Recipe, run: Path, device: str) -> TrainingArguments:
         gradient_checkpointing=train.gradient_checkpointing, **options,
     )  # fmt: skip
     if train.fsdp and args.world_size == 1:
-        raise BadRecipe("train.fsdp=true in one process: it shards over several; use torchrun or accelerate launch")
+        raise BadRecipe(
+            "train.fsdp=true in one process: it shards over several; use torchrun or accelerate launch, or --set "
+            "train.fsdp=false, with which a run may also be resumed"
+        )
     if args.n_gpu > 1:
         args._n_gpu = 1  # several GPUs in one process would be DataParallel: they are used through a launcher
     return args
