@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Makes the files of this folder that a GPU makes: bash results/make.sh STAGE DATA, from the root of a checkout.
+#
+# DATA is a folder with enwik8/, wikitext-2/, imdb/, sst2/, multi30k/ and cifar10-gray/, each as docs/data.md says; the
+# stages `speed`, `train` and `compare` read none. Started again, a stage of training goes on where it was ended.
+#   JOBS   runs at a time (6)         TAG   end of the files' names (cuda_h200_ and the month)
+#   RUNS   where runs are kept (runs) PYTHON      of the environment (python)
+set -euo pipefail
+stage=${1:?a stage: speed train matched pretrained arena larger compare ablations}
+data=${2:-data}
+jobs=${JOBS:-6} runs=${RUNS:-runs} tag=${TAG:-cuda_h200_$(date +%Y-%m)} python=${PYTHON:-python}
+arena=(--data "text=$data/imdb" --data "image=$data/cifar10-gray")
+
+run() { "$python" -m cosformer.cli.main "$@"; }
+# pair QUEUE RECIPE: two matched runs as one file with their curves
+pair() {
+    "$python" docs/run_results.py "results/$2-$tag.json" "$runs/$1/runs/$2-cosformer-0" "$runs/$1/runs/$2-softmax-0" \
+        --plot "docs/figures/$2.png"
+}
+# Small models wait for the CPU to launch kernels: these run side by side, and their steps are replayed as graphs
+side_by_side() { if command -v nvidia-cuda-mps-control > /dev/null; then nvidia-cuda-mps-control -d || true; fi; }
+
+case $stage in
+speed)
+    run bench attention --device cuda --systems ours,sdpa,torch --json "results/attention-$tag.json"
+    run bench attention --device cuda --systems ours,sdpa --width 128 --json "results/attention-width128-$tag.json"
+    run bench decode --device cuda --json "results/decode-$tag.json"
+    run bench generate --device cuda --json "results/generate-$tag.json"
+    ;;
+train)
+    run bench train --device cuda --steps 3 --repeats 5 --json "results/train-25m-$tag.json"
+    run bench train --device cuda --preset 350m --lengths 8192 --steps 3 --repeats 5 --json "results/train-350m-$tag.json"
+    ;;
+matched)
+    recipes=(lm-enwik8 lm-wikitext2 classify-imdb translate-multi30k)
+    run compare train "${recipes[@]}" --attentions cosformer,softmax --device cuda --jobs "$jobs" \
+        --data "lm-enwik8=$data/enwik8" --data "lm-wikitext2=$data/wikitext-2" --data "classify-imdb=$data/imdb" \
+        --data "translate-multi30k=$data/multi30k" --out "$runs/matched"
+    for recipe in "${recipes[@]}"; do pair matched "$recipe"; done
+    ;;
+pretrained)
+    run compare train classify-sst2 --before mlm-wikitext2 --attentions cosformer,softmax --device cuda --jobs "$jobs" \
+        --data "classify-sst2=$data/sst2" --data "mlm-wikitext2=$data/wikitext-2" --out "$runs/pretrained"
+    for recipe in mlm-wikitext2 classify-sst2; do pair pretrained "$recipe"; done
+    ;;
+arena)
+    side_by_side
+    run lra run --tasks listops,text,image,pathfinder "${arena[@]}" --device cuda --jobs "$jobs" \
+        --attentions cosformer,cosformer_nocos,softmax,linear,performer,linformer --set train.compile=graphs \
+        --out "$runs/lra" --json "results/lra-$tag.json"
+    ;;
+larger)
+    side_by_side
+    run lra run --large --pretrain --tasks listops,image --data "image=$data/cifar10-gray" --device cuda --jobs "$jobs" \
+        --attentions cosformer --set train.compile=graphs --out "$runs/lra-large" --json "results/lra-large-$tag.json"
+    ;;
+compare)
+    run compare speed --device cuda --minutes 4 --out "$runs/compare"
+    cp "$runs/compare/speed.json" "results/compare-$tag.json"
+    ;;
+ablations)
+    side_by_side
+    run compare train lra-listops classify-sst2 --ablation features,cos,positions --device cuda --jobs "$jobs" \
+        --data "classify-sst2=$data/sst2" --out "$runs/ablations" --json "results/ablations-$tag.json"
+    ;;
+*)
+    echo "no stage $stage: speed train matched pretrained arena larger compare ablations" >&2
+    exit 2
+    ;;
+esac
