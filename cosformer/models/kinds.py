@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
+import types
+import typing
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -78,7 +81,8 @@ class AttentionKind(nn.Module):
     def options_of(cls, config: CosformerConfig) -> Any:
         """Its own part of `config.attention_options`; in a model of several kinds each takes what it knows."""
         own = {field.name for field in dataclasses.fields(cls.Options)}
-        return cls.Options(**{name: x for name, x in (config.attention_options or {}).items() if name in own})
+        told = {name: x for name, x in (config.attention_options or {}).items() if name in own}
+        return make_options(cls.Options, told, of="attention_options: ")
 
     @classmethod
     def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost | None:
@@ -102,6 +106,37 @@ class AttentionKind(nn.Module):
     def attend_across(self, q: Tensor, kv: tuple[Tensor, Tensor] | None, layout: Layout, cache: Any | None) -> Tensor:
         """The same from a decoder to an encoder's k and v [B,Hkv,S,K]; kv is None once the cache holds them."""
         raise NotImplementedError(f"{type(self).__name__} has no cross attention")
+
+
+TYPES = {int: "a whole number", float: "a number", str: "a name", bool: "true or false", type(None): "None"}
+"""Types of options and what an error calls them; a field of any other type is left to its own dataclass."""
+
+
+def make_options(options: type[Any], told: dict[str, Any], *, of: str = "") -> Any:
+    """`options(**told)`, which checks the values, once their types are those of its fields."""
+    if not torch.compiler.is_compiling():  # annotations cannot be traced
+        for name, value in told.items():
+            wanted = _field_types(options)[name]
+            if all(kind in TYPES for kind in wanted) and not any(_is_a(value, kind) for kind in wanted):
+                words = " or ".join(TYPES[kind] for kind in wanted)
+                raise ValueError(f"{of}{name}={value!r} is a {type(value).__name__}: {name} is {words}")
+    return options(**told)
+
+
+@functools.cache
+def _field_types(options: type[Any]) -> dict[str, tuple[type, ...]]:
+    found = {}
+    for name, hint in typing.get_type_hints(options).items():
+        either = typing.get_origin(hint) in (types.UnionType, typing.Union)
+        found[name] = typing.get_args(hint) if either else (hint,)
+    return found
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    """Whole numbers are numbers; True and False are neither."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def register_attention(name: str, kind: type[AttentionKind]) -> None:

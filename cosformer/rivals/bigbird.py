@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -9,13 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import Cost, register_attention
+from cosformer.models.kinds import Cost, make_options, register_attention
 from cosformer.models.layout import Layout
 from cosformer.models.softmax_kind import pair_flops
+from cosformer.rivals.drawn_features import check_seed
 from cosformer.rivals.flex import TILE, check_path, flex_part, numbers, takes_flex, tile_starts
-from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
+from cosformer.rivals.function_checks import check_sequences, refuse_causal, sequence_bounds
+from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head, over_sequences
 
 WINDOW, GLOBAL = 3, 2  # blocks: itself and its neighbours; the first and the last
+WHY_NOT_CAUSAL = "its random and global blocks lie ahead as well as behind, and its authors define no other form"
 
 
 def seen_blocks(lengths: Tensor, blocks: int, heads: int, *, block: int, random: int, seed: int) -> Tensor:
@@ -37,13 +41,25 @@ def seen_blocks(lengths: Tensor, blocks: int, heads: int, *, block: int, random:
 
 
 def bigbird_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, real: Tensor | None = None, block: int = 64, random: int = 3, seed: int = 0,
-    path: str = "auto",
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None, block: int = 64, random: int = 3, seed: int = 0, path: str = "auto",
 ) -> Tensor:  # fmt: skip
-    """softmax over the keys of `seen_blocks`. q [B,H,T,K]; k, v [B,Hkv,T,*]; real [B,T]: the first tokens of rows.
+    """softmax over the keys of `seen_blocks`, blocks being those of real tokens. q [B,H,T,K]; k, v [B,Hkv,T,*].
 
+    key_mask and cu_seqlens as in `cosformer_attention`; what a masked token gets means nothing. causal: refused.
     path: gather (copies of the blocks each block sees), flex (FlexAttention), or auto: flex on CUDA, else gather.
     """
+    refuse_causal(causal, "bigbird", WHY_NOT_CAUSAL)
+    make_options(BigBirdOptions, {"block": block, "random": random, "seed": seed, "path": path})
+    q, k, v = check_sequences(q, k, v, key_mask, cu_seqlens, places="blocks are those of one sequence")
+    over = functools.partial(bigbird_over, block=block, random=random, seed=seed, path=path)
+    return over_sequences(over, (q, k, v), key_mask, sequence_bounds(cu_seqlens, q, "bigbird_attention"))
+
+
+def bigbird_over(
+    q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, *, block: int, random: int, seed: int, path: str
+) -> Tensor:
+    """The same for rows whose real tokens come first: real [B,T]."""
     b, h, t, _ = q.shape
     lengths = real.sum(1) if real is not None else torch.full((1,), t, device=q.device)
     seen = seen_blocks(lengths, -(-t // block), h, block=block, random=random, seed=seed)
@@ -120,6 +136,7 @@ class BigBirdOptions:
 
     def __post_init__(self) -> None:
         check_path(self.path)
+        check_seed(self.seed)
         if self.block < 1:
             raise ValueError(f"block={self.block}: it counts tokens; use at least 1")
         if self.random < 0:
@@ -129,7 +146,7 @@ class BigBirdOptions:
 class BigBirdKind(WholeSequenceKind):
     Options = BigBirdOptions
     causal_too = False
-    why_not_causal = "its random and global blocks lie ahead as well as behind, and its authors define no other form"
+    why_not_causal = WHY_NOT_CAUSAL
 
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
         super().__init__(config, layer, causal=causal)
@@ -144,9 +161,7 @@ class BigBirdKind(WholeSequenceKind):
         return Cost(flops=(WINDOW + GLOBAL + options.random + GLOBAL) * options.block * pair_flops(config))
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
-        return bigbird_attention(
-            q, k, v, real=real, block=self.block, random=self.random, seed=self.seed, path=self.path
-        )
+        return bigbird_over(q, k, v, real, block=self.block, random=self.random, seed=self.seed, path=self.path)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: None) -> Tensor:
         return self.attend_whole(q, k, v, layout)

@@ -11,6 +11,11 @@ from torch import Tensor, nn
 Draw = Callable[[torch.Generator], Tensor]
 
 
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**16:
+        raise ValueError(f"seed={seed}: use a whole number from 0 to 65,535")
+
+
 def gaussian(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator, device="cpu")
 

@@ -17,6 +17,7 @@ from cosformer.ops.attention import cosformer_attention
 from cosformer.ops.cost import flops_per_token, state_bytes
 from cosformer.ops.features import clamp_norm, no_autocast, sum_dtype
 from cosformer.ops.state import AttentionState
+from cosformer.rivals.drawn_features import check_seed
 from cosformer.rivals.spe import StochasticPositions
 from cosformer.rivals.states import NO_TURN, state_layer
 
@@ -45,8 +46,7 @@ class PositionOptions:
             raise ValueError(f"rotary={self.rotary!r} is unknown: use before or numerator")
         if self.spe not in ("none", "sine", "gated"):
             raise ValueError(f"spe={self.spe!r} is unknown: use none, sine or gated")
-        if not 0 <= self.seed < 2**16:
-            raise ValueError(f"seed={self.seed}: use a whole number from 0 to 65,535")
+        check_seed(self.seed)
         told = {name: getattr(self, name) for name in SPE_DEFAULTS if getattr(self, name) is not None}
         if told and self.spe == "none":
             raise ValueError(f"{', '.join(told)} with spe='none': there is nothing to tell; set spe to sine or gated")
@@ -186,6 +186,12 @@ def rotated_attention(
     Weights are relative, but of either sign; the divisor, left as it was, is a sum of what is not negative (Su et al.
     2021). Two calls of the operator. The state has the rotated keys in `sums` and the others in `norm`.
     """
+    for name, phi in (("phi_q", phi_q), ("phi_k", phi_k)):
+        if phi.dim() != 4 or any(phi.shape[2:] != table.shape[-2:] for table in tables):
+            raise ValueError(
+                f"{name} has shape {tuple(phi.shape)} but cos and sin have {[tuple(table.shape) for table in tables]}: "
+                "they are [B, H, T, F] and [B or 1, T, F], a turn for every place and feature"
+            )
     dtype = v.dtype
     if phi_q.dtype == torch.float16:  # sums that nothing divides pass its 65,504
         phi_q, phi_k, v = phi_q.float(), phi_k.float(), v.float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -12,14 +13,41 @@ from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import Cost, register_attention
 from cosformer.models.layout import Layout
 from cosformer.models.softmax_kind import pair_flops
-from cosformer.rivals.whole_sequence import WholeSequenceKind
+from cosformer.rivals.function_checks import check_sequences, check_weight, refuse_causal, sequence_bounds
+from cosformer.rivals.whole_sequence import WholeSequenceKind, brought_forward, over_sequences, real_first
+
+WHY_NOT_CAUSAL = "each of its mixtures holds keys of the whole sequence, those to come too"
 
 
-def linformer_attention(q: Tensor, k: Tensor, v: Tensor, mix_k: Tensor, mix_v: Tensor) -> Tensor:
+def linformer_attention(
+    q: Tensor, k: Tensor, v: Tensor, mix_k: Tensor, mix_v: Tensor, *, causal: bool = False,
+    key_mask: Tensor | None = None, cu_seqlens: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """softmax(Q(EK)ᵀ/√K) FV with E = mix_k and F = mix_v [r, M]; a sequence shorter than M is filled up with zeros.
 
-    q [B,H,T,K]; k [B,Hkv,S,K]; v [B,Hkv,S,V], zero where padded. Time O(T·r).
+    q [B,H,T,K]; k [B,Hkv,S,K]; v [B,Hkv,S,V]. Time O(T·r). key_mask and cu_seqlens as in `cosformer_attention`: the
+    columns of E and F are for the places among real keys. causal: refused.
     """
+    refuse_causal(causal, "linformer", WHY_NOT_CAUSAL)
+    packed = None if cu_seqlens is None else "cu_seqlens is for both"
+    q, k, v = check_sequences(q, k, v, key_mask, cu_seqlens, places=packed)
+    check_weight("mix_k", mix_k, "[r, M]", q)
+    check_weight("mix_v", mix_v, "[r, M]", q)
+    if mix_k.shape != mix_v.shape:
+        raise ValueError(
+            f"mix_k has shape {tuple(mix_k.shape)} but mix_v has {tuple(mix_v.shape)}: a mixture of keys goes with one "
+            "of values, over the same places; make them of one shape"
+        )
+    over = functools.partial(linformer_over, mix_k=mix_k, mix_v=mix_v)
+    bounds = sequence_bounds(cu_seqlens, q, "linformer_attention")
+    if bounds is None and key_mask is not None:  # queries stay where they are: theirs is any place
+        order, _, real = real_first(key_mask)
+        return over(q, brought_forward(k, key_mask, order), brought_forward(v, key_mask, order), real)
+    return over_sequences(over, (q, k, v), key_mask, bounds)
+
+
+def linformer_over(q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, *, mix_k: Tensor, mix_v: Tensor) -> Tensor:
+    """The same for rows whose real keys come first, and zeros after them."""
     s = k.shape[2]
     if s > mix_k.shape[1]:
         raise ValueError(
@@ -45,7 +73,7 @@ class LinformerKind(WholeSequenceKind):
 
     Options = LinformerOptions
     causal_too = False
-    why_not_causal = "each of its mixtures holds keys of the whole sequence, those to come too"
+    why_not_causal = WHY_NOT_CAUSAL
     needs_horizon = True
 
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
@@ -71,7 +99,7 @@ class LinformerKind(WholeSequenceKind):
             )
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
-        return linformer_attention(q, k, v, self.mix_k, self.mix_v)
+        return linformer_over(q, k, v, real, mix_k=self.mix_k, mix_v=self.mix_v)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: None) -> Tensor:
         return self.attend_whole(q, k, v, layout)

@@ -12,9 +12,11 @@ from torch import Tensor
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import register_attention
 from cosformer.models.layout import Layout
-from cosformer.ops.features import no_autocast, sum_dtype
+from cosformer.ops.checks import check_inputs, check_key_mask, check_tensors
+from cosformer.ops.features import lower_for_autocast, no_autocast, sum_dtype
 from cosformer.rivals.drawn_features import DrawnFeatures, orthogonal
 from cosformer.rivals.feature_attention import EPS, WIDEST, FeatureKind, feature_attention
+from cosformer.rivals.function_checks import check_weight, check_width
 from cosformer.rivals.linear_positions import PositionOptions
 
 FLOOR = 1e-4  # of the published code: no feature is ever quite zero
@@ -60,6 +62,11 @@ def performer_attention(
     cu_seqlens: Tensor | None = None, floor: float = FLOOR, eps: float = EPS, backend: str = "auto",
 ) -> Tensor:  # fmt: skip
     """softmax(QKᵀ/√K)V as estimated with the directions `projection` [m, K]; else as `cosformer_attention`."""
+    check_tensors(q, k, v)
+    check_inputs(*lower_for_autocast(q, k, v))
+    check_weight("projection", projection, "[m, K]", q)
+    check_width("projection", projection.shape[1], q=q, k=k)
+    check_key_mask(key_mask, k)
     whole = not causal and cu_seqlens is None
     phi_q, phi_k = performer_features(q, k, projection, whole=whole, key_mask=key_mask, floor=floor)
     assert phi_k is not None

@@ -11,28 +11,48 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import Cost, register_attention
+from cosformer.models.kinds import Cost, make_options, register_attention
 from cosformer.models.layout import Layout
 from cosformer.models.softmax_kind import pair_flops
 from cosformer.ops.features import no_autocast, sum_dtype
-from cosformer.rivals.drawn_features import DrawnFeatures, gaussian
-from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
+from cosformer.rivals.drawn_features import DrawnFeatures, check_seed, gaussian
+from cosformer.rivals.function_checks import check_sequences, check_weight, check_width, sequence_bounds
+from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head, over_sequences
 
 SELF = -1e5
 """A token's score for itself: taken only where nothing else is seen."""
 
 
 def reformer_attention(
-    x: Tensor, v: Tensor, rotations: Tensor, *, causal: bool = False, chunk: int = 64, real: Tensor | None = None
-) -> Tensor:
+    x: Tensor, v: Tensor, rotations: Tensor, *, causal: bool = False, key_mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None, chunk: int = 64,
+) -> Tensor:  # fmt: skip
     """o[t] = Σ_s p[t,s] v[s] over the tokens s that fall into t's bucket within reach, in any of R rounds.
 
     x [B,H,T,K] is query and, at unit length, key; v [B,H,T,V]; rotations [H,R,K,N/2] hash into N buckets by
-    argmax[xW; −xW]; real [B,T] marks the first tokens of rows. Each round sorts by bucket, then place, and cuts into
-    chunks; in reach are a token's own chunk and the one before. A pair that meets in several rounds counts once.
-    Causal: nothing flows from later tokens, but who is in reach of whom depends on them too, as published.
+    argmax[xW; −xW]. Each round sorts by bucket, then place, and cuts into chunks; in reach are a token's own chunk and
+    the one before. A pair that meets in several rounds counts once. Causal: nothing flows from later tokens, but who is
+    in reach of whom depends on them too, as published. key_mask and cu_seqlens as in `cosformer_attention`; what a
+    masked token gets means nothing.
     """
+    x, _, v = check_sequences(x, x, v, key_mask, cu_seqlens, places=None)  # x is q and k in one
+    check_weight("rotations", rotations, "[H, R, K, N/2]", x)
+    check_width("rotations", rotations.shape[2], x=x)
+    if rotations.shape[0] != x.shape[1]:
+        raise ValueError(
+            f"rotations has {rotations.shape[0]} heads but x has {x.shape[1]}: each head has hashes of its own"
+        )
+    make_options(
+        ReformerOptions, {"rounds": rotations.shape[1], "buckets": 2 * rotations.shape[3], "chunk": chunk}
+    )  # fmt: skip
+    over = functools.partial(reformer_over, rotations=rotations, causal=causal, chunk=chunk)
+    return over_sequences(over, (x, v), key_mask, sequence_bounds(cu_seqlens, x, "reformer_attention"))
+
+
+def reformer_over(x: Tensor, v: Tensor, real: Tensor | None, *, rotations: Tensor, causal: bool, chunk: int) -> Tensor:
+    """The same for rows whose real tokens come first: real [B,T]."""
     b, _, t, _ = x.shape
+    given = v.dtype
     rounds, fill, dtype = rotations.shape[1], -t % chunk, sum_dtype(x.dtype)
     if real is None:
         real = torch.ones(1, t, dtype=torch.bool, device=x.device)
@@ -55,7 +75,7 @@ def reformer_attention(
         each = torch.stack([
             o.gather(2, s[..., None].expand(-1, -1, -1, v.shape[3])) for (o, _), s in zip(outs, back, strict=True)
         ])  # fmt: skip
-        return (lse.softmax(0)[..., None] * each).sum(0)[:, :, :t]
+        return (lse.softmax(0)[..., None] * each).sum(0)[:, :, :t].to(given)
 
 
 def _round(
@@ -112,6 +132,7 @@ class ReformerOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         if self.rounds < 1 or self.chunk < 1:
             raise ValueError(f"rounds={self.rounds}, chunk={self.chunk}: use at least 1 of each")
         if self.buckets < 2 or self.buckets % 2:
@@ -147,8 +168,7 @@ class ReformerKind(WholeSequenceKind):
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
         shared = (q + for_each_head(k, q.shape[1])) * 0.5**0.5
         v = for_each_head(v, q.shape[1])
-        o = reformer_attention(shared, v, self.rotations, causal=self.causal, chunk=self.chunk, real=real)
-        return o.to(v.dtype)
+        return reformer_over(shared, v, real, rotations=self.rotations, causal=self.causal, chunk=self.chunk)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         if cache is not None:

@@ -15,14 +15,17 @@ from transformers.cache_utils import Cache
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import Cost, register_attention
 from cosformer.models.layout import Layout
+from cosformer.ops.checks import check_inputs, check_tensors
 from cosformer.ops.cost import flops_per_token
-from cosformer.ops.features import no_autocast, sum_dtype
+from cosformer.ops.features import lower_for_autocast, no_autocast, sum_dtype
 from cosformer.ops.state import AttentionState
 from cosformer.rivals.drawn_features import DrawnFeatures, gaussian
 from cosformer.rivals.feature_attention import WIDEST, FeatureKind, feature_attention
+from cosformer.rivals.function_checks import check_weight, check_width
 from cosformer.rivals.gated import CHUNK, gated_attention
 from cosformer.rivals.linear_positions import PositionOptions
 from cosformer.rivals.states import NO_TURN, state_layer
+from cosformer.rivals.whole_sequence import refuse_to_trace_packed
 
 EPS = 1e-6
 """Sums of sines and cosines may cancel: weights estimated at less than this count as this."""
@@ -44,6 +47,15 @@ def rfa_attention(
     cu_seqlens: Tensor | None = None, eps: float = EPS, backend: str = "auto",
 ) -> Tensor:  # fmt: skip
     """softmax(σ² q̂·k̂) V as estimated with directions [Hkv or 1, D, K] of deviation σ; else as `cosformer_attention`."""
+    check_tensors(q, k, v)
+    check_inputs(*lower_for_autocast(q, k, v))
+    check_weight("directions", directions, "[Hkv or 1, D, K]", q)
+    check_width("directions", directions.shape[2], q=q, k=k)
+    if directions.shape[0] not in (1, k.shape[1]):
+        raise ValueError(
+            f"directions has {directions.shape[0]} heads but k has {k.shape[1]}: draw some for each key head, or "
+            "one set for all"
+        )
     return feature_attention(
         rfa_features(q, _for_queries(directions, q, k)), rfa_features(k, directions), v, causal=causal,
         key_mask=key_mask, cu_seqlens=cu_seqlens, eps=eps, backend=backend,
@@ -152,6 +164,7 @@ class GatedRfaKind(RfaKind):
             opening = (k.to(dtype) * self.gate.to(dtype)).sum(-1) + self.gate_bias.to(dtype)  # [B, Hkv, T]
         options = {"key_mask": layout.key_mask, "eps": self.eps}
         if layout.offsets is not None:
+            refuse_to_trace_packed("attention='rfa_gated'")
             cuts = [slice(i, j) for i, j in itertools.pairwise(layout.offsets.tolist())]
             pieces = [
                 gated_attention(phi_q[:, :, c], phi_k[:, :, c], v[:, :, c], opening[:, :, c], eps=self.eps)[0]

@@ -9,6 +9,7 @@ with a stride near √T time and memory are O(T√T).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,13 +19,14 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from cosformer.models.configuration import CosformerConfig
-from cosformer.models.kinds import Cost, register_attention
+from cosformer.models.kinds import Cost, make_options, register_attention
 from cosformer.models.layout import Layout
 from cosformer.models.softmax_kind import key_value_bytes, pair_flops
 from cosformer.ops.features import no_autocast, sum_dtype
 from cosformer.rivals.flex import check_path, takes_flex
+from cosformer.rivals.function_checks import check_sequences, sequence_bounds
 from cosformer.rivals.sparse_flex import fixed_by_flex, strided_by_flex
-from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head
+from cosformer.rivals.whole_sequence import WholeSequenceKind, for_each_head, over_sequences
 
 Pattern = Literal["strided", "fixed"]
 
@@ -40,13 +42,30 @@ def sparse_mask(at_q: Tensor, at_k: Tensor, *, pattern: Pattern, stride: int, su
 
 
 def sparse_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, pattern: Pattern = "strided", stride: int = 128,
-    summary: int = 8, real: Tensor | None = None, path: str = "auto",
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, key_mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None, pattern: Pattern = "strided", stride: int = 128, summary: int | None = None,
+    path: str = "auto",
 ) -> Tensor:  # fmt: skip
-    """softmax(QKᵀ/√K)V over `sparse_mask`. q [B,H,T,K]; k, v [B,Hkv,T,*]; real [B,T] marks the first tokens of rows.
+    """softmax(QKᵀ/√K)V over `sparse_mask`, places being those among real tokens. q [B,H,T,K]; k, v [B,Hkv,T,*].
 
-    path: gather (plain torch), flex (FlexAttention), or auto: flex on CUDA, else gather. Both do O(T√T) work.
+    key_mask and cu_seqlens as in `cosformer_attention`; what a masked token gets means nothing. summary None: 8, or
+    the stride if that is less. path: gather (plain torch), flex (FlexAttention), or auto: flex on CUDA, else gather.
+    Both do O(T√T) work.
     """
+    told = {"pattern": pattern, "stride": stride, "summary": summary, "path": path}
+    options: SparseOptions = make_options(SparseOptions, told)
+    q, k, v = check_sequences(q, k, v, key_mask, cu_seqlens, places="a pattern of places is that of one sequence")
+    over = functools.partial(
+        sparse_over, causal=causal, pattern=pattern, stride=stride, summary=options.summarised, path=path
+    )
+    return over_sequences(over, (q, k, v), key_mask, sequence_bounds(cu_seqlens, q, "sparse_attention"))
+
+
+def sparse_over(
+    q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, *, causal: bool, pattern: Pattern, stride: int, summary: int,
+    path: str,
+) -> Tensor:  # fmt: skip
+    """The same for rows whose real tokens come first: real [B,T]."""
     if takes_flex(path, q):
         lengths = torch.full((1,), q.shape[2], device=q.device) if real is None else real.sum(1)
         lengths = lengths.expand(q.shape[0])
@@ -123,8 +142,8 @@ class SparseOptions:
     """strided (for data with a period, as images) or fixed (as text)."""
     stride: int = 128
     """Best near the square root of the length."""
-    summary: int = 8
-    """Places of each block that all see, in the fixed pattern."""
+    summary: int | None = None
+    """Of the fixed pattern alone: the last places of each block, which all see. None: 8, at most the stride."""
     path: str = "auto"
     """gather, flex, or auto: flex on CUDA."""
 
@@ -134,8 +153,12 @@ class SparseOptions:
             raise ValueError(f"pattern={self.pattern!r} is unknown: use strided or fixed")
         if self.stride < 1:
             raise ValueError(f"stride={self.stride}: it counts places; use at least 1")
-        if not 1 <= self.summary <= self.stride:
+        if self.pattern == "fixed" and not 1 <= self.summarised <= self.stride:
             raise ValueError(f"summary={self.summary} with stride={self.stride}: use from 1 to the stride")
+
+    @property
+    def summarised(self) -> int:
+        return min(8, self.stride) if self.summary is None else self.summary
 
 
 class SparseKind(WholeSequenceKind):
@@ -148,7 +171,7 @@ class SparseKind(WholeSequenceKind):
         super().__init__(config, layer, causal=causal)
         options: SparseOptions = self.options_of(config)
         self.pattern: Pattern = "strided" if options.pattern == "strided" else "fixed"
-        self.stride, self.summary, self.path = options.stride, options.summary, options.path
+        self.stride, self.summary, self.path = options.stride, options.summarised, options.path
 
     @classmethod
     def cost(cls, config: CosformerConfig, *, causal: bool) -> Cost:
@@ -159,12 +182,12 @@ class SparseKind(WholeSequenceKind):
         if options.pattern == "strided":
             near, far = stride if causal else 2 * stride - 1, 1 / stride
         else:
-            near, far = (stride + 1) / 2 if causal else stride, options.summary / stride
+            near, far = (stride + 1) / 2 if causal else stride, options.summarised / stride
         return Cost(flops=near * pair, flops_of_context=far * pair, cache_bytes_per_token=kept)
 
     def over(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
-        return sparse_attention(
-            q, k, v, causal=self.causal, pattern=self.pattern, stride=self.stride, summary=self.summary, real=real,
+        return sparse_over(
+            q, k, v, real, causal=self.causal, pattern=self.pattern, stride=self.stride, summary=self.summary,
             path=self.path,
         )  # fmt: skip
 

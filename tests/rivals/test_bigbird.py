@@ -22,7 +22,7 @@ def test_it_equals_softmax_under_its_mask(length: int) -> None:
     mask = seen.repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, :length, :length] & real[:, None, None]
     mask = mask | ~mask.any(-1, keepdim=True)
     exact = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-    got = bigbird_attention(q, k, v, real=real, block=4, random=2, seed=3)
+    got = bigbird_attention(q, k, v, key_mask=real, block=4, random=2, seed=3)
     rows = real[:, None].expand(-1, 4, -1)
     assert checks.gap(got[rows], exact[rows]) < 1e-13
 

@@ -84,3 +84,36 @@ def test_it_compiles_whole(kind: str) -> None:
     with torch.no_grad():
         compiled = torch.compile(model, fullgraph=True, backend="eager")(tokens(2, 30), use_cache=False).logits
         assert gap(compiled, model(tokens(2, 30), use_cache=False).logits) == 0
+
+
+BY_PIECES = ("rfa_gated", "linformer", "bigbird", "sparse", "reformer")
+"""What cuts a packed row where its sequences end: no graph can know where."""
+
+
+@pytest.mark.parametrize("kind", ["cosformer_nocos spe", "performer spe", "cosformer_nocos rotary", "performer rotary"])
+def test_packed_rows_compile_whole_by_features(kind: str) -> None:
+    assert kind.split()[0] not in BY_PIECES
+    model, ids, found = make(kind, attention_options={"spe_redraw": 0} if "spe" in kind else {}), tokens(1, 30), []
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for bounds in ([0, 12, 13, 30], [0, 5, 20, 30]):
+        for each in (compiled, model):
+            model.zero_grad()
+            loss = each(ids, labels=ids, use_cache=False, cu_seqlens=torch.tensor(bounds)).loss
+            loss.backward()
+            found.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+        assert all((a - b).norm() <= 1e-4 * b.norm() + 1e-6 for a, b in zip(*found[-2:], strict=True))
+    assert not torch.equal(found[0][0], found[2][0])
+
+
+@pytest.mark.parametrize("kind", BY_PIECES)
+def test_packed_rows_by_pieces_are_refused_a_graph_with_the_reason(kind: str) -> None:
+    model, ids, offsets = make(kind), tokens(1, 30), torch.tensor([0, 12, 13, 30])
+    words = f"attention='{kind}' with cu_seqlens cannot be compiled or exported: shapes follow the lengths"
+    torch._dynamo.reset()
+    with torch.no_grad():
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=words):
+            torch.compile(model, fullgraph=True, backend="eager")(ids, use_cache=False, cu_seqlens=offsets)
+        torch._dynamo.reset()
+        pieces = torch.compile(model, backend="eager")(ids, use_cache=False, cu_seqlens=offsets).logits
+        assert gap(pieces, model(ids, use_cache=False, cu_seqlens=offsets).logits) < 1e-5

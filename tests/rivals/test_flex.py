@@ -34,8 +34,8 @@ LENGTH = 300
 
 def attend(name: str, causal: bool, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, path: str) -> Tensor:
     if "bigbird" in name:
-        return bigbird_attention(q, k, v, real=real, path=path, **CASES[name])
-    return sparse_attention(q, k, v, real=real, path=path, causal=causal, **CASES[name])
+        return bigbird_attention(q, k, v, key_mask=real, path=path, **CASES[name])
+    return sparse_attention(q, k, v, key_mask=real, path=path, causal=causal, **CASES[name])
 
 
 def dense_flex(

@@ -1,5 +1,8 @@
 """The one-vs-each bound holds, is tight for two, and sampling has it as its mean."""
 
+import re
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -66,6 +69,46 @@ def test_it_trains_an_output_layer() -> None:
 def test_no_samples_no_loss() -> None:
     with pytest.raises(ValueError, match="samples=0"):
         one_vs_each_loss(torch.randn(1, 4), torch.randn(5, 4), torch.tensor([1]), samples=0)
+
+
+SOME = torch.randn(3, 4), torch.randn(5, 4)
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "past the last": (lambda: one_vs_each_loss(*SOME, torch.tensor([0, 5, 1])), "label 5 for 5 words"),
+    "sampled": (lambda: one_vs_each_loss(*SOME, torch.tensor([0, -1, 1]), samples=2), "label -1 for 5 words"),
+    "ignored by another": (
+        lambda: one_vs_each_loss(*SOME, torch.tensor([0, -100, 1]), ignore_index=-1),
+        "from 0 to 4, or -1 for tokens that do not count",
+    ),
+    "too few": (lambda: one_vs_each_loss(*SOME, torch.tensor([0, 1])), "labels have shape (2,) for (3,) tokens"),
+    "transposed": (lambda: one_vs_each_loss(SOME[0], SOME[1].mT, torch.tensor([0, 1, 2])), "they are [..., E]"),
+    "of logits": (lambda: one_vs_each(SOME[0], torch.tensor([0, 4, 1])), "label 4 for 4 words"),
+    "one for each row": (lambda: one_vs_each(SOME[0], torch.tensor([[0, 1, 2]])), "labels have shape (1, 3)"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_inputs(case: str) -> None:
+    call, words = WRONG[case]
+    with pytest.raises(ValueError, match=re.escape(words)):
+        call()
+
+
+def test_labels_and_counts_are_whole_numbers() -> None:
+    with pytest.raises(TypeError, match=r"labels are torch.float32"):
+        one_vs_each_loss(*SOME, torch.tensor([0.0, 1.0, 2.0]))
+    with pytest.raises(TypeError, match=r"samples=2.0 is a float"):
+        one_vs_each_loss(*SOME, torch.tensor([0, 1, 2]), samples=2.0)  # pyright: ignore[reportArgumentType]
+    short = torch.tensor([0, 1, 2], dtype=torch.int32)
+    assert torch.equal(one_vs_each_loss(*SOME, short), one_vs_each_loss(*SOME, short.long()))
+
+
+def test_compiled_it_still_refuses_labels_of_no_word() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(one_vs_each_loss, fullgraph=True, backend="eager")
+    labels = torch.tensor([0, -100, 4])
+    assert torch.equal(compiled(*SOME, labels), one_vs_each_loss(*SOME, labels))
+    with pytest.raises(RuntimeError, match="a label of one_vs_each is the number of no word"):
+        compiled(*SOME, labels + 1)
 
 
 def causal(**options: object) -> CosformerForCausalLM:

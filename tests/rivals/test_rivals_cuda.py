@@ -143,7 +143,7 @@ def test_the_two_paths_agree(name: str, causal: bool, dtype: torch.dtype) -> Non
     found = []
     for path, kind in (("gather", torch.float64), ("gather", dtype), ("flex", dtype)):
         x = [y.to(kind).requires_grad_() for y in drawn]
-        o = attend(name, causal, x, path, real=real).masked_fill(~rows, 0)
+        o = attend(name, causal, x, path, key_mask=real).masked_fill(~rows, 0)
         found.append([y.double() for y in (o, *torch.autograd.grad(o.double().square().sum(), x))])
     for factor, exact, slow, fast in zip((2, 3, 3, 3), *found, strict=True):
         off = [float((y - exact).norm() / exact.norm()) for y in (fast, slow)]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from small_models import small_config
 
 from cosformer.rivals import sparse_attention
-from cosformer.rivals.sparse import Pattern, sparse_mask
+from cosformer.rivals.sparse import Pattern, SparseOptions, sparse_mask
 
 PATTERNS: tuple[Pattern, ...] = ("strided", "fixed")
 
@@ -25,7 +25,7 @@ def test_it_equals_softmax_under_the_dense_mask(pattern: Pattern, causal: bool, 
     mask = sparse_mask(place, place, pattern=pattern, stride=7, summary=2, causal=causal) & real[:, None, None]
     mask = mask | ~mask.any(-1, keepdim=True)
     exact = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-    got = sparse_attention(q, k, v, causal=causal, pattern=pattern, stride=7, summary=2, real=real)
+    got = sparse_attention(q, k, v, causal=causal, pattern=pattern, stride=7, summary=2, key_mask=real)
     rows = real[:, None].expand(-1, 4, -1)
     assert checks.gap(got[rows], exact[rows]) < 1e-13
     found, wanted = (torch.autograd.grad(o[rows].square().sum(), (q, k, v)) for o in (got, exact))
@@ -56,9 +56,24 @@ def test_in_models(pattern: Pattern) -> None:
         checks.check_training("sparse", causal=causal, **options)
 
 
+def test_the_summary_follows_a_short_stride_and_is_of_the_fixed_pattern_alone() -> None:
+    assert [SparseOptions(stride=stride).summarised for stride in (128, 8, 5)] == [8, 8, 5]
+    assert SparseOptions(stride=128, summary=3).summarised == 3
+    for pattern in PATTERNS:
+        small_config(attention="sparse", attention_options={"stride": 5, "pattern": pattern})
+    small_config(attention="sparse", attention_options={"stride": 5, "summary": 9})
+    q, k, v = (torch.randn(1, 2, 17, 8) for _ in range(3))
+    wanted = sparse_attention(q, k, v, pattern="fixed", stride=5, summary=5)
+    assert torch.equal(sparse_attention(q, k, v, pattern="fixed", stride=5), wanted)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"pattern": "dots"}, "use strided or fixed"), ({"stride": 0}, "stride=0"), ({"summary": 200}, "from 1 to the")],
+    [
+        ({"pattern": "dots"}, "use strided or fixed"),
+        ({"stride": 0}, "stride=0"),
+        ({"pattern": "fixed", "summary": 200}, "from 1 to the"),
+    ],
 )
 def test_wrong_options(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
