@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from cosformer.cli.models import hide_bars, refusals
+from cosformer.cli.models import refusals
 from cosformer.cli.options import progress
 
 
@@ -37,6 +37,7 @@ def evaluate(
     The result is also written to eval-SPLIT.json in the run folder, with hashes, settings, machine and commit.
     """
     with refusals():
+        from cosformer.models.writing import hide_bars
         from cosformer.training import EvalSettings
         from cosformer.training import evaluate as measured
         from cosformer.training.evaluation import own_numbers

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cosformer.cli.models import hide_bars, refusals
+from cosformer.cli.models import refusals
 from cosformer.cli.options import chosen_device, chosen_dtype
 
 
@@ -40,7 +40,7 @@ def generate(
 
     with refusals():
         from cosformer.models.decoding import Sampling
-        from cosformer.models.writing import continue_text, load_model, load_tokenizer, read_config
+        from cosformer.models.writing import continue_text, hide_bars, load_model, load_tokenizer, read_config
 
         hide_bars()
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)

@@ -13,10 +13,3 @@ def refusals() -> Iterator[None]:
         yield
     except (ImportError, OSError, ValueError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def hide_bars() -> None:
-    """Those of transformers, for what takes a moment."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cosformer.cli.models import hide_bars, refusals
+from cosformer.cli.models import refusals
 
 
 def report(
@@ -15,6 +15,7 @@ def report(
 ) -> None:
     """Write one page with curves, samples, attention maps and settings of a run; it needs no network."""
     with refusals():
+        from cosformer.models.writing import hide_bars
         from cosformer.report import write_report
 
         hide_bars()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer, TextStreamer
+from transformers.utils import logging
 
 from cosformer.models.classifiers import (
     CosformerForPairClassification,
@@ -54,6 +55,11 @@ def class_of(config: CosformerConfig) -> Any:
     if name not in CLASSES and config.is_encoder_decoder:
         return CosformerForConditionalGeneration
     return CLASSES.get(name, CosformerModel)
+
+
+def hide_bars() -> None:
+    """Those of transformers, for a command that shows its own progress: loading takes a moment."""
+    logging.disable_progress_bar()
 
 
 def load_model(folder: Path, *, device: str = "cpu", dtype: torch.dtype | None = None) -> Any:

@@ -63,6 +63,8 @@ class DataRecipe:
             raise BadRecipe(f"data.mask_share={self.mask_share}: a share between 0 and 1")
         if len(self.sizes) not in (0, 3) or any(size < 1 for size in self.sizes):
             raise BadRecipe(f"data.sizes={list(self.sizes)}: three counts, for train, valid and test")
+        if self.seed < 0:
+            raise BadRecipe(f"data.seed={self.seed}: a whole number from 0 on")
         if len(self.languages) != 2:
             raise BadRecipe(f"data.languages={list(self.languages)}: two, from and to")
         if len(self.columns) not in (1, 2):
