@@ -134,6 +134,13 @@ def test_a_model_trains_by_the_bound_and_is_judged_by_softmax() -> None:
     assert model.train()(ids).logits.shape == (2, 9, 40)  # without labels there is nothing else to give
 
 
+def test_a_model_refuses_a_label_of_no_word() -> None:
+    """Sampled, −1 would be taken for the last word."""
+    ids = torch.randint(0, 40, (2, 9))
+    with pytest.raises(ValueError, match="label -1 for 40 words"):
+        causal(loss_samples=10).train()(ids, labels=torch.full_like(ids, -1))
+
+
 def test_a_model_learns_by_samples_of_it() -> None:
     model, ids = causal(loss_samples=10).train(), torch.randint(0, 40, (4, 12))
     before = float(model.eval()(ids, labels=ids).loss.detach())
