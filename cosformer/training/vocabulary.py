@@ -15,6 +15,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from cosformer.models import tokenizers
 from cosformer.models.folders import whole_folder
 from cosformer.models.tokenizers import byte_tokenizer
 from cosformer.tasks import ExampleSource, LraSource, Source, TextSource, word_tokenizer
@@ -30,26 +31,7 @@ from cosformer.training.sources import file_name
 SAMPLE = 256 << 20  # bytes of training text a vocabulary is learned from: more changes it little and costs memory
 MASK = "<mask>"
 TOLD_EVERY = 10.0  # seconds between words about learning
-PACKAGE = Path(__file__).parents[1]
-# The packages above are made by hand, because importing them would import torch. The process ends when its input does:
-# that of a parent that was killed
-LEARNER = """
-import json, os, sys, threading, types
-from pathlib import Path
-for name, path in (("cosformer", {package!r}), ("cosformer.models", {models!r})):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [path]
-text, out, size, options = json.loads(sys.stdin.readline())
-threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
-from cosformer.models.tokenizers import train_tokenizer
-refused = None
-try:
-    train_tokenizer([Path(text)], size, **options).save_pretrained(out)
-except ValueError as error:
-    refused = str(error)
-print(json.dumps(refused), flush=True)
-os._exit(0)
-""".format(package=str(PACKAGE), models=str(PACKAGE / "models"))
+LEARNER = Path(__file__).with_name("learner.py")
 
 
 def tokenizer_of(recipe: Recipe, source: Source, cache: Path, said: Callable[[str], None]) -> Any:
@@ -148,8 +130,8 @@ def _learn(text: Path, out: Path, size: int, options: dict[str, Any], said: Call
         tempfile.TemporaryFile("w+", errors="replace") as wrong,
     ):
         process = subprocess.Popen(
-            [sys.executable, "-c", LEARNER], stdin=subprocess.PIPE, stdout=answer, stderr=wrong, env=environment,
-            start_new_session=True,  # Ctrl-C is for the parent, which then ends it
+            [sys.executable, "-P", str(LEARNER), tokenizers.__file__], stdin=subprocess.PIPE, stdout=answer,
+            stderr=wrong, env=environment, start_new_session=True,  # Ctrl-C is for the parent, which then ends it
         )  # fmt: skip
         begin, told = time.monotonic(), json.dumps([str(text), str(out), size, options]) + "\n"
         try:

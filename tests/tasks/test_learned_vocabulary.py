@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cosformer.models import train_tokenizer
+from cosformer.models import tokenizers, train_tokenizer
 from cosformer.tasks import BadData, TextFiles
 from cosformer.training import load_recipe, vocabulary
 from cosformer.training.recipe_fields import BadRecipe
@@ -29,6 +29,11 @@ def source(folder: Path, text: bytes = WORDS.encode()) -> TextFiles:
     folder.mkdir(exist_ok=True)
     (folder / "mine.txt").write_bytes(text)
     return TextFiles([folder / "mine.txt"])
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str) -> None:
+    (folder / "learner.py").write_text(program)
+    monkeypatch.setattr(vocabulary, "LEARNER", folder / "learner.py")
 
 
 def test_it_is_that_of_train_tokenizer_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +72,7 @@ def test_too_little_text_names_the_field_and_the_number(tmp_path: Path, task: st
 
 
 def test_an_interrupt_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "LEARNER", "import sys, time; sys.stdin.readline(); time.sleep(60)")
+    replaced(monkeypatch, tmp_path, "import sys, time; sys.stdin.readline(); time.sleep(60)")
     monkeypatch.setattr(vocabulary, "TOLD_EVERY", 0.1)
     learning = threading.Event()
 
@@ -89,10 +94,10 @@ def test_an_interrupt_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_learner_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dies = "import os, signal, sys; sys.stdin.readline(); os.kill(os.getpid(), signal.SIGKILL)"
-    monkeypatch.setattr(vocabulary, "LEARNER", dies)
+    replaced(monkeypatch, tmp_path, dies)
     with pytest.raises(ChildProcessError, match=r"ended \(killed by SIGKILL\): it said nothing; was memory short"):
         tokenizer_of(recipe(300), source(tmp_path / "data"), tmp_path / "cache", lambda _: None)
-    monkeypatch.setattr(vocabulary, "LEARNER", "raise SystemError('out of order')")
+    replaced(monkeypatch, tmp_path, "raise SystemError('out of order')")
     with pytest.raises(ChildProcessError, match=r"exit status 1\): SystemError: out of order"):
         tokenizer_of(recipe(300), source(tmp_path / "data"), tmp_path / "cache", lambda _: None)
 
@@ -100,7 +105,8 @@ def test_a_learner_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_learner_ends_with_its_parent(tmp_path: Path) -> None:
     task = json.dumps([str(tmp_path / "pipe"), str(tmp_path / "out"), 300, {}]) + "\n"
     os.mkfifo(tmp_path / "pipe")  # is_file() is False for it, and reading it waits
-    learner = subprocess.Popen([sys.executable, "-c", vocabulary.LEARNER], stdin=subprocess.PIPE)
+    command = [sys.executable, "-P", str(vocabulary.LEARNER), tokenizers.__file__]
+    learner = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert learner.stdin is not None
     learner.stdin.write(task.encode())
     learner.stdin.flush()
