@@ -17,7 +17,7 @@ pair() {
     "$python" docs/run_results.py "results/$2-$tag.json" "$runs/$1/runs/$2-cosformer-0" "$runs/$1/runs/$2-softmax-0" \
         --plot "docs/figures/$2.png"
 }
-# Small models wait for the CPU to launch kernels: these run side by side, and their steps are replayed as graphs
+# Small models wait for the CPU to launch kernels: these run side by side
 side_by_side() { if command -v nvidia-cuda-mps-control > /dev/null; then nvidia-cuda-mps-control -d || true; fi; }
 
 case $stage in

@@ -125,8 +125,12 @@ def make_options(options: type[Any], told: dict[str, Any], *, of: str = "") -> A
 
 @functools.cache
 def _field_types(options: type[Any]) -> dict[str, tuple[type, ...]]:
-    found = {}
-    for name, hint in typing.get_type_hints(options).items():
+    found: dict[str, tuple[type, ...]] = {}
+    try:
+        hints = typing.get_type_hints(options)
+    except NameError:  # of somebody's own, written for type checkers alone: left to its dataclass
+        return {field.name: (object,) for field in dataclasses.fields(options)}
+    for name, hint in hints.items():
         either = typing.get_origin(hint) in (types.UnionType, typing.Union)
         found[name] = typing.get_args(hint) if either else (hint,)
     return found

@@ -56,8 +56,9 @@ def one_vs_each_loss(
 def _check_labels(labels: Tensor, shape: torch.Size, words: int, ignored: int | None) -> None:
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f"labels are {labels.dtype}: a label is the number of a word; use labels.long()")
-    if labels.shape != shape:
+    if labels.shape != shape and not (labels.dim() == 1 and labels.numel() == shape.numel()):
         raise ValueError(f"labels have shape {tuple(labels.shape)} for {tuple(shape)} tokens: one label for each")
+    labels = labels.long()
     wrong = (labels < 0) | (labels >= words)
     wrong = wrong if ignored is None else wrong & (labels != ignored)
     if torch.compiler.is_compiling() or labels.is_cuda:  # to read it would wait for the device

@@ -120,7 +120,7 @@ def continue_text(
         if start is None:
             raise ValueError("the prompt is empty and the tokenizer has no token to begin with: give a prompt")
         ids = torch.tensor([[start]])
-    count = max_new_tokens or max(1, min(USUAL, _room(model, ids.shape[1])))
+    count = max(1, min(USUAL, _room(model, ids.shape[1]))) if max_new_tokens is None else max_new_tokens
     _check_length(model, ids.shape[1], count)
     ends = model.generation_config.eos_token_id
     ends = tokenizer.eos_token_id if ends is None else ends

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,10 +27,10 @@ from cosformer.sweeps.outcomes import (
 )
 from cosformer.tasks import MissingPackage, Progress, SourceMissing
 from cosformer.tasks.shards.atomic import write_atomically
-from cosformer.training import BadRecipe, NotFinite, Recipe, Watch, train
+from cosformer.training import BadRecipe, NotFinite, Watch, train
 from cosformer.training.recipe import read_recipe_file
 from cosformer.training.recorder import restart_peak
-from cosformer.training.run_folder import SUMMARY, stored_recipe, write_recipe
+from cosformer.training.run_folder import SUMMARY
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -80,7 +79,6 @@ def do(folder: Path, job: str, device: str, *, parallel: int, tested: bool) -> i
     """Trains, tests if it should, and leaves an outcome; an interrupted job leaves none, and goes on the next time."""
     recipe, run, cache = read_recipe_file(job_file(folder, job)), run_folder(folder, job), folder / "data-cache"
     try:
-        _follow(run, recipe)
         parallel = _beside(folder, job, parallel)
         summary = train(recipe, run, resume=True, cache=cache, device=device, watch=Told(sys.stdout))
         if summary.interrupted:
@@ -106,15 +104,6 @@ def do(folder: Path, job: str, device: str, *, parallel: int, tested: bool) -> i
         traceback.print_exc()
         ended_without(folder, job, FAILED, f"{type(error).__name__}: {error}")
     return 1
-
-
-def _follow(run: Path, recipe: Recipe) -> None:
-    """The model a run starts from lies in the queue's folder, and moves with it; a run that is under way goes along."""
-    stored = stored_recipe(run)
-    if stored is None or (run / SUMMARY).is_file() or stored.model.init == recipe.model.init:
-        return
-    if Path(stored.model.init).name == Path(recipe.model.init).name:
-        write_recipe(run, replace(stored, model=replace(stored.model, init=recipe.model.init)))
 
 
 def _beside(folder: Path, job: str, parallel: int) -> int:

@@ -18,7 +18,7 @@ from cosformer.training.held_out import chosen_batches, held_out, on_device
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.run_folder import SUMMARY, RunSummary, stored_recipe
-from cosformer.training.sources import OWN, placed, source_of
+from cosformer.training.sources import OWN, source_of
 
 TEST = "test"
 
@@ -70,9 +70,11 @@ def evaluate(
     if settings.path:
         recipe = replace(recipe, data=replace(recipe.data, path=settings.path))
     if settings.test_path:
-        recipe = replace(recipe, data=replace(recipe.data, test_path=settings.test_path))
+        if recipe.data.source not in ("text", "examples"):
+            raise ValueError(f"test_path: the run is of {recipe.data.source}, which has files of its own; leave it out")
+        path = settings.path or settings.test_path  # those of training are not wanted, and may be gone
+        recipe = replace(recipe, data=replace(recipe.data, path=path, test_path=settings.test_path))
         settings = replace(settings, split=settings.split or TEST)
-    recipe = placed(recipe)
     model = load_model(run, device=str(where), dtype=torch.float32)
     tokenizer = load_tokenizer(run, model.config)
     split, settings, data = _opened(recipe, settings, model, tokenizer, run, cache, preparing)

@@ -97,8 +97,10 @@ class Recipe:
                 table["model"][OPTIONS] = {**(table["model"].get(OPTIONS) or {}), path[2]: value}
             else:
                 raise BadRecipe(unknown(".".join(path), _dotted()))
-            if path[0] == "train" and path[-1] in ("steps", "epochs") and value:  # one replaces the other
-                table["train"]["epochs" if path[-1] == "steps" else "steps"] = 0
+            given = value if len(path) == 1 and isinstance(value, dict) else {path[-1]: value}
+            for one, other in (("steps", "epochs"), ("epochs", "steps")):
+                if path[0] == "train" and given.get(one) and not given.get(other):  # one replaces the other
+                    table["train"][other] = 0
         return Recipe.read(table)
 
     def toml(self) -> str:

@@ -48,7 +48,7 @@ from cosformer.training.run_folder import (
     write_recipe,
 )
 from cosformer.training.samples import check_samples
-from cosformer.training.sources import placed
+from cosformer.training.sources import check_read, placed
 
 
 def train(
@@ -62,12 +62,11 @@ def train(
     processes (torchrun, accelerate launch) every process calls this alike; the first one writes.
     """
     run, watch = Path(out), watch or Watch()
-    recipe = placed(recipe) if recipe is not None else None
     cache = Path(cache) if cache is not None else run.parent / "data-cache"
     stored = stored_recipe(run) if resume else None
     if resume and stored is not None:
         if recipe is not None:
-            check_same(stored, _as_stored(recipe, stored))
+            check_same(stored, _as_stored(placed(recipe), stored))
         recipe = stored if recipe is None else _as_stored(recipe, stored)
         if (run / SUMMARY).is_file():
             tidy(run)
@@ -75,6 +74,8 @@ def train(
             return RunSummary.read(run)
     if recipe is None:
         raise BadRecipe(f"{run} holds no run (there is no recipe.toml): name a recipe")
+    if stored is None:
+        check_read(recipe.data)
     args = arguments_for(recipe, run, device)
     check_graphs(recipe, args)
     first = args.process_index == 0
@@ -97,9 +98,11 @@ def train(
     parameters = sum(p.numel() for p in model.parameters())
     last = saved.newest(run) if resume else None
     start = saved.step_of(last) if last else 0
+    if last:
+        check_same_data(saved.read_progress(last).get("data", {}), data.identity())
     if first:
         check_space(run, parameters, recipe.train.keep)
-        write_recipe(run, recipe)
+        write_recipe(run, placed(recipe))
     with full_disk_told(run):
         return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
 
@@ -136,7 +139,6 @@ class _Run:
         args.max_steps, args.gradient_accumulation_steps = steps, batches.parts
         progress = saved.read_progress(self.last) if self.last else None
         if progress is not None:
-            check_same_data(progress["data"], self.data.identity())
             batches.batches.load_state_dict(progress["batches"])  # refuses an order that is another
         tally = Tally(**progress["tally"]) if progress else Tally()
         flops = _flops_per_token(self.model.config, recipe.data.length)
@@ -227,6 +229,7 @@ class _Run:
                 if (self.run / "model.safetensors").is_file():
                     return  # in place already: the run had ended and lost its summary
                 raise FileNotFoundError(f"{folder} is gone, which held the best weights: --set eval.keep=last")
+            self.data.tokenizer.save_pretrained(folder)  # of the run, whoever wrote the folder
             put_in_place(self.run, folder)
 
     def _summary(self, trainer: RunTrainer, stopped: bool) -> RunSummary:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from cosformer.models.folders import check_free
@@ -32,6 +33,8 @@ FREE_TO_CHANGE = {
     "sample.top_p", "pretrain.steps", "pretrain.batch", "pretrain.learning_rate", "pretrain.warmup_steps",
 }  # fmt: skip
 """Fields that leave the weights of every step as they are."""
+MAY_MOVE = {"model.init", "tokenizer.path"}
+"""Folders that may lie elsewhere by now: weights are the checkpoint's, and the tokenizer is known by what it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,7 @@ def full_disk_told(run: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if isinstance(error, OSError | NotFinite):
+        if isinstance(error, OSError | NotFinite | torch.OutOfMemoryError):
             if not full:
                 raise
         elif shutil.disk_usage(run).free > NO_ROOM:  # torch and safetensors say it in other words
@@ -149,7 +152,10 @@ def sweep_recipe(run: Path) -> None:
 
 def check_same(stored: Recipe, asked: Recipe) -> None:
     """Refuses to go on with a run by another recipe. Of the model, only what was asked for is compared."""
-    wrong = [f"{name}={new!r} (the run has {old!r})" for name, (old, new) in differences(stored, asked).items()]
+    wrong = [
+        f"{name}={new!r} (the run has {old!r})" for name, (old, new) in differences(stored, asked).items()
+        if not (name in MAY_MOVE and Path(old).name == Path(new).name)
+    ]  # fmt: skip
     if wrong:
         raise ValueError(
             f"--resume with another recipe: {', '.join(wrong)}: it would be another run; leave these out, or start a "

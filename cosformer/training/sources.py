@@ -47,14 +47,14 @@ def placed(recipe: Recipe) -> Recipe:
             name: tuple(map(whole, getattr(data, name))) for name in ("path", "valid_path", "test_path")
         }
         data = replace(data, **own)
-    if tokenizer.path and Path(tokenizer.path).expanduser().exists():  # else a name on a hub
+    if tokenizer.path and Path(tokenizer.path).expanduser().exists():
         tokenizer = replace(tokenizer, path=whole(tokenizer.path))
     if model.init:
         model = replace(model, init=whole(model.init))
     return replace(recipe, data=data, tokenizer=tokenizer, model=model)
 
 
-def _check_read(data: DataRecipe) -> None:
+def check_read(data: DataRecipe) -> None:
     """Refuses what would be passed over in silence."""
     usual = {field.name: field.default for field in fields(DataRecipe)}
     for name in sorted({name for names in READS.values() for name in names}):
@@ -70,7 +70,6 @@ def _check_read(data: DataRecipe) -> None:
 def source_of(recipe: Recipe) -> Source:
     """The source a recipe names, opened; refuses one that does not fit the task."""
     data = recipe.data
-    _check_read(data)
     if data.source in OWN:
         source = _own(data, recipe.task)
     elif data.source in NAMED:

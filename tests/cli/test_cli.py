@@ -232,8 +232,8 @@ HELP = {
     ("lra", "table"): {"--markdown", "--json"},
     ("recipes",): {"--json"},
     ("eval",): {
-        "--split", "--data", "--context", "--stride", "--batch", "--batches", "--beams", "--device", "--cache",
-        "--json",
+        "--split", "--data", "--test-data", "--context", "--stride", "--batch", "--batches", "--beams", "--device",
+        "--cache", "--json",
     },
     ("convert",): {"--attention", "--horizon", "--feature-map", "--normalizer", "--seed", "--json"},
     ("generate",): {

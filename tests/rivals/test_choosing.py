@@ -85,6 +85,15 @@ def test_what_is_none_of_the_types_is_refused(told: dict[str, Any]) -> None:
         make_options(ForeignOptions, told)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForTypeCheckers:
+    share: "NowhereToBeFound" = None  # type: ignore[name-defined] # noqa: F821
+
+
+def test_types_that_only_a_type_checker_knows_are_not_checked() -> None:
+    assert make_options(ForTypeCheckers, {"share": "anything"}).share == "anything"
+
+
 def test_options_are_saved_with_the_config(tmp_path: Any) -> None:
     config = small_config(attention=["linear", "cosformer"], attention_options={})
     config.save_pretrained(tmp_path)

@@ -102,6 +102,14 @@ def test_labels_and_counts_are_whole_numbers() -> None:
     assert torch.equal(one_vs_each_loss(*SOME, short), one_vs_each_loss(*SOME, short.long()))
 
 
+def test_labels_may_be_flat_and_narrow() -> None:
+    hidden, weight = torch.randn(2, 5, 4), torch.randn(300, 4)
+    labels = torch.randint(0, 128, (2, 5))
+    wanted = one_vs_each_loss(hidden, weight, labels)
+    assert torch.equal(one_vs_each_loss(hidden, weight, labels.flatten()), wanted)
+    assert torch.equal(one_vs_each_loss(hidden, weight, labels.to(torch.int8)), wanted)
+
+
 def test_compiled_it_still_refuses_labels_of_no_word() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(one_vs_each_loss, fullgraph=True, backend="eager")

@@ -10,13 +10,14 @@ from training_data import tiny
 
 from cosformer.sweeps import Job, QueueSettings, Variant, attention_variants, jobs_of, run_queue
 from cosformer.sweeps import queue as module
-from cosformer.sweeps.child import _beside, _follow
+from cosformer.sweeps.child import _beside
 from cosformer.sweeps.jobs import job_file, run_folder
 from cosformer.sweeps.outcomes import outcome_file, read_outcome, write_outcome
 from cosformer.sweeps.table import read_table
 from cosformer.training import BadRecipe
 from cosformer.training.recipe import read_recipe_file
-from cosformer.training.run_folder import stored_recipe, write_recipe
+from cosformer.training.run_folder import check_same
+from cosformer.training.sources import placed
 
 SETTINGS = QueueSettings(name="test", device="cpu")
 
@@ -132,19 +133,17 @@ def test_a_model_that_is_gone_is_trained_again_if_it_is_needed(tmp_path: Path, s
     assert "which it starts from, skipped: of a test" in found["why"]
 
 
-def test_a_run_under_way_moves_with_its_queue(tmp_path: Path) -> None:
+def test_a_run_under_way_moves_with_its_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the queue's folder or the model was named by a path that is not whole."""
     _, after = planned(tmp_path, pretrain=True)
-    old, new = tmp_path / "old", tmp_path / "new"
-    run = run_folder(new, after.name)
-    run.mkdir(parents=True)
-    write_recipe(run, after.recipe_in(old))
-    _follow(run, after.recipe_in(new))
-    moved = stored_recipe(run)
-    assert moved is not None
-    assert moved.model.init == str(run_folder(new, after.after))
-    other = after.recipe.with_values(["model.init=something-else"])
-    _follow(run, other)  # another model is another run: train() refuses it
-    assert stored_recipe(run) == moved
+    monkeypatch.chdir(tmp_path)
+    for old in (tmp_path / "old", Path("queue"), Path("..") / tmp_path.name / "queue"):
+        stored = placed(after.recipe_in(old))
+        check_same(stored, placed(after.recipe_in(tmp_path / "new")))
+        with pytest.raises(ValueError, match=r"another recipe: model\.init="):
+            check_same(stored, after.recipe.with_values(["model.init=something-else"]))
+    own = after.recipe.with_values(["model.init=runs/base"])
+    check_same(placed(own), own)
 
 
 def test_the_model_to_start_from_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

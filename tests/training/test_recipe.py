@@ -79,6 +79,7 @@ def test_steps_and_epochs_replace_each_other() -> None:
     assert (recipe.train.steps, recipe.train.epochs) == (10, 0.0)
     again = recipe.with_values(["train.epochs=2"])
     assert (again.train.steps, again.train.epochs) == (0, 2.0)
+    assert recipe.with_values(["train={epochs=1}"]).train.steps == 0
 
 
 def test_softmax_differs_in_nothing_else() -> None:

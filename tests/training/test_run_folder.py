@@ -109,19 +109,30 @@ def test_resume_refuses_other_data(changed: str, tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.txt" for name in ("train", "valid")}
     for seed, path in enumerate(files.values()):
         path.write_text(text(seed))
-    own = [
-        f'data.path="{files["train"]}"',
-        f'data.valid_path="{files["valid"]}"',
-        "train.steps=4",
-        "train.save_every=2",
-    ]
-    train(tiny("lm-text", tmp_path / "data", *own), tmp_path / "run", device="cpu")
+    own = [f'data.path="{files["train"]}"', f'data.valid_path="{files["valid"]}"']
+    recipe = tiny("lm-text", tmp_path / "data", *own, "train.steps=4", "train.save_every=2")
+    train(recipe, tmp_path / "run", device="cpu")
     (tmp_path / "run" / "run.json").unlink()
     before = files[changed].read_text()
     files[changed].write_text(before.upper())
     with pytest.raises(ValueError, match=rf"the text of the split '{changed}' is not the one this run began with"):
         train(None, tmp_path / "run", resume=True, device="cpu")
     files[changed].write_text(before)
+    (tmp_path / "other.txt").write_text(text(7))
+    elsewhere = recipe.with_values([f'data.path="{tmp_path / "other.txt"}"'])
+    with pytest.raises(ValueError, match="the text of the split 'train' is not the one"):
+        train(elsewhere, tmp_path / "run", resume=True, device="cpu")
+    assert train(None, tmp_path / "run", resume=True, device="cpu").steps == 4  # a refusal leaves it as it was
+
+
+def test_a_checkpoint_that_does_not_know_its_data_goes_on(tmp_path: Path) -> None:
+    """Of an earlier version."""
+    recipe = tiny("lm-stdlib", tmp_path / "data", "train.steps=4", "train.save_every=2")
+    train(recipe, tmp_path / "run", device="cpu")
+    (tmp_path / "run" / "run.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoint-4")
+    path = tmp_path / "run" / "checkpoint-2" / "progress.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "data"}))
     assert train(None, tmp_path / "run", resume=True, device="cpu").steps == 4
 
 

@@ -68,7 +68,8 @@ def test_a_tokenizer_of_your_own_and_one_cache_for_many_runs(tmp_path: Path) -> 
 )
 def test_what_a_source_does_not_read_is_refused(name: str, field: str, takers: str, tmp_path: Path) -> None:
     with pytest.raises(BadRecipe, match=rf"says nothing to data\.source=.*, only to {takers}: leave it out"):
-        source_of(tiny(name, tmp_path / "data", field))
+        train(tiny(name, tmp_path / "data", field), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_hub_has_one_name(tmp_path: Path) -> None:

@@ -64,21 +64,13 @@ def find_files(paths: Sequence[str | Path], *, option: str = "--data") -> list[F
             found.append(Found(path, kind_of(path) or "text", True, path.name))
         elif any(letter in str(given) for letter in "*?["):
             matches = sorted(Path(m) for m in glob.glob(str(path), recursive=True))
-            fixed = _before_wildcards(path)
-            matches = [Found(m, kind_of(m) or "text", False, _inner(m, fixed)) for m in matches if m.is_file()]
+            matches = [Found(m, kind_of(m) or "text", False, m.name) for m in matches if m.is_file()]
             if not matches:
                 raise SourceMissing(f"{option} {given}: no file matches the pattern")
             found += matches
         else:
             raise SourceMissing(f"{option} {given}: there is no such file or folder; looked for {path.absolute()}")
     return _told_apart(found)
-
-
-def _before_wildcards(pattern: Path) -> Path:
-    """The folder that a pattern names before its first part that is open."""
-    parts = pattern.parts[:-1]
-    first = next((i for i, part in enumerate(parts) if any(letter in part for letter in "*?[")), len(parts))
-    return Path(*parts[:first])
 
 
 def _inner(path: Path, folder: Path) -> str:
@@ -104,7 +96,7 @@ def _inside(folder: Path, option: str) -> list[Found]:
         if not any(part.startswith(".") for part in inner) and path.is_file():
             visible.append(path)
     kinds = [(path, kind_of(path)) for path in sorted(visible)]
-    found = [Found(path, kind, False, _inner(path, folder)) for path, kind in kinds if kind is not None]
+    found = [Found(path, kind, False, path.name) for path, kind in kinds if kind is not None]
     if not found:
         others = f"{len(visible)} files with other endings" if visible else "no files"
         raise SourceMissing(

@@ -123,10 +123,11 @@ def _parts(path: Path, document: str) -> Iterator[Piece]:
     with open_bytes(path) as stream:
         whole_line, kept = True, b""
         while raw := kept + stream.readline(PIECE - len(kept)):
+            full = len(raw) == PIECE
             raw = raw if number else raw.removeprefix(BOM)
             number += whole_line
             starts_line, whole_line = whole_line, raw.endswith(b"\n")
-            cut = cut_before_last_letter(raw) if len(raw) == PIECE and not whole_line else len(raw)
+            cut = cut_before_last_letter(raw) if full and not whole_line else len(raw)
             raw, kept = raw[:cut], raw[cut:]
             text = raw.rstrip(b"\r\n") if document == "line" and whole_line else raw
             ends = whole_line if document == "line" else (starts_line and not raw.strip())
