@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOFTMAX, OURS = "softmax (SDPA), causal", "cosformer, causal"
 BLOCK = re.compile(r"(?P<rows>(?:\|[^\n]*\n)*)<!-- table: (?P<source>\S+) -->\n")
-PAGES = ("README.md", "docs/quality.md", "docs/lra.md")
+PAGES = ("README.md", "docs/quality.md")
 
 
 def render(paths: list[Path], heading: str) -> str:

@@ -24,6 +24,8 @@ case $stage in
 speed)
     run bench attention --device cuda --systems ours,sdpa,torch --json "results/attention-$tag.json"
     run bench attention --device cuda --systems ours,sdpa --width 128 --json "results/attention-width128-$tag.json"
+    run bench attention --device cuda --lengths 1048576 --tokens 1048576 --heads 8 --systems ours \
+        --json "results/attention-few-heads-$tag.json"
     run bench decode --device cuda --json "results/decode-$tag.json"
     run bench generate --device cuda --json "results/generate-$tag.json"
     ;;

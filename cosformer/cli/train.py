@@ -89,9 +89,11 @@ def train(
         Console(stderr=True).print(str(error), markup=False, highlight=False)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
-        again = "the same command" if pretrain else f"cosformer train --out {folder} --resume"
-        if not (folder / "recipe.toml").is_file():
-            again = "the same command"
+        again = "the same command"
+        if pretrain:
+            again += " and --resume"
+        elif (folder / "recipe.toml").is_file():
+            again = f"cosformer train --out {folder} --resume"
         words = f"stopped; what was prepared is kept; go on with: {again}"
         Console(stderr=True).print(words, markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

@@ -2,17 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from cosformer.sweeps.jobs import check_no_seed
 from cosformer.tasks import NAMED
-from cosformer.tasks.lra.source import GeneratedSource
 from cosformer.training import BadRecipe, Recipe, load_recipe
+from cosformer.training.sources import GENERATED
 
 PREFIX = "lra-"
 TASKS = tuple(name.removeprefix(PREFIX) for name in NAMED if name.startswith(PREFIX))
-
-GENERATED = tuple(task for task in TASKS if issubclass(cast(type, NAMED[PREFIX + task]), GeneratedSource))
 
 
 def arena_recipes(
@@ -26,7 +23,7 @@ def arena_recipes(
             raise BadRecipe(f"the arena has no task {task!r}: there are {', '.join(TASKS)}")
         if task not in tasks:
             raise BadRecipe(f"data of {task!r}, which is not among the tasks {', '.join(tasks)}: leave it out")
-        if task in data and task in GENERATED:
+        if task in data and PREFIX + task in GENERATED:
             raise BadRecipe(f"{task} is generated and reads no files, got {data[task]}: leave it out of --data")
     check_no_seed(assignments)
     found: dict[str, Recipe] = {}

@@ -57,7 +57,8 @@ def in_words(step: int, found: str, epoch: int, examples: list[int], last: Path 
         kept = f"the last good checkpoint is {last.name}, from which a new run starts by --set model.init={last}"
     changed = "The weights were not changed and nothing was saved after it"
     if found.startswith(WEIGHT):
-        changed = "The update before it made it so, and nothing was saved since"
+        changed = "The update before it made it so"
+        kept = f"the newest checkpoint is {last.name}, which may hold it too" if last is not None else kept
     return (
         f"step {step + 1}: {found} is not finite (epoch {epoch}, examples {shown}). {changed}; {kept}. Try a smaller "
         "train.learning_rate, more train.warmup_steps, train.precision=fp32, or look at these examples"

@@ -69,8 +69,8 @@ def test_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.no_grad():
             trainer.model.model.norm.weight[0] = float("nan")
 
-    poisoned(monkeypatch, 1, spoil)
-    with pytest.raises(NotFinite, match=r"step 2: the weight model\.norm\.weight is not finite.*before it made it so"):
+    poisoned(monkeypatch, 4, spoil)
+    with pytest.raises(NotFinite, match=r"step 5: the weight model\.norm\.weight is not finite.*-3, which may"):
         train(tiny("lm-stdlib", tmp_path / "data", *RECIPE), tmp_path / "run", device="cpu")
 
 
