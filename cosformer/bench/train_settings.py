@@ -44,7 +44,7 @@ class Size:
 
 PRESETS = {
     "2m": Size(layers=3, width=256, heads=4, vocab=256, tokens=4_096),  # for a CPU
-    "25m": Size(layers=8, width=512, heads=8, vocab=256, tokens=131_072),  # bytes
+    "25m": Size(layers=8, width=512, heads=8, vocab=256, tokens=524_288),  # bytes
     "350m": Size(layers=24, width=1_024, heads=16, vocab=32_768, tokens=65_536),
 }
 
@@ -84,8 +84,9 @@ class TrainBench:
         size = self.size
         return CosformerConfig(
             vocab_size=size.vocab, hidden_size=size.width, num_hidden_layers=size.layers,
-            num_attention_heads=size.heads, horizon=length, positions="rotary", mlp="swiglu", norm="rmsnorm",
-            attention_bias=False, mlp_bias=False, attention=attention, architectures=["CosformerForCausalLM"],
+            num_attention_heads=size.heads, horizon=length, positions="sinusoidal", scale_embeddings=True,
+            mlp="swiglu", norm="rmsnorm", attention_bias=False, mlp_bias=False, residual_in_fp32=False,
+            attention=attention, architectures=["CosformerForCausalLM"],
         )  # fmt: skip
 
 

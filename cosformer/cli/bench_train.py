@@ -28,7 +28,7 @@ def train(
         typer.Option(help="Tokens of a sequence (512,2048,4096; CUDA: 2048,8192,32768; 350m: 8192)."),
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(min=1, help="Of a step, all sequences (2m: 4096, 25m: 131072, 350m: 65536).")
+        int | None, typer.Option(min=1, help="Of a step, all sequences (2m: 4096, 25m: 524288, 350m: 65536).")
     ] = None,
     attentions: Annotated[
         str | None, typer.Option(help="Some of cosformer,softmax,softmax_cudnn (the first two; CUDA: all).")

@@ -1,5 +1,6 @@
 """One block: attention, perhaps attention to an encoder, MLP; the same for decoder, encoder and encoder–decoder."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
@@ -17,6 +18,12 @@ from cosformer.nn.positions import rotate
 def make_norm(config: CosformerConfig) -> nn.Module:
     norm = nn.RMSNorm if config.norm == "rmsnorm" else nn.LayerNorm
     return norm(config.hidden_size, eps=config.norm_eps)
+
+
+def normed(norm: nn.Module, x: Tensor) -> Tensor:
+    """norm(x), in fp32 also where autocast made x bf16: the fused norms of torch want one dtype."""
+    lowered = x.dtype == torch.bfloat16 and norm.weight.dtype == torch.float32
+    return norm(x.float() if lowered else x)
 
 
 class BlockAttention(nn.Module):
@@ -81,12 +88,12 @@ class CosformerBlock(GradientCheckpointingLayer):
         self, x: Tensor, encoded: Tensor | None = None, *, layout: Layout, past_key_values: Cache | None = None
     ) -> Tensor:
         """`encoded` by place: a checkpointed block differentiates its positional arguments only."""
-        h = self.attn_norm(x) if self.norm_first else x
+        h = normed(self.attn_norm, x) if self.norm_first else x
         x = self._add(x, self.self_attn(h, layout, past_key_values), self.attn_norm)
         if self.cross_attn is not None and self.cross_norm is not None:
-            h = self.cross_norm(x) if self.norm_first else x
+            h = normed(self.cross_norm, x) if self.norm_first else x
             x = self._add(x, self.cross_attn.across(h, encoded, layout, past_key_values), self.cross_norm)
-        h = self.mlp_norm(x) if self.norm_first else x
+        h = normed(self.mlp_norm, x) if self.norm_first else x
         return self._add(x, self.mlp(h), self.mlp_norm)
 
     def _add(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:

@@ -31,6 +31,11 @@ def check_config(config: CosformerConfig) -> None:
         if getattr(config, name) <= 0:
             raise ValueError(f"{name}={getattr(config, name)}: it must be positive")
     _check_loss(config)
+    if not config.residual_in_fp32 and not config.norm_first:
+        raise ValueError(
+            "residual_in_fp32=False with norm_first=False: there the norms lie between the blocks, and they give fp32; "
+            "use norm_first=True, or leave residual_in_fp32 as it is"
+        )
     if config.type_vocab_size < 0:
         raise ValueError(f"type_vocab_size={config.type_vocab_size}: use 0 for no token types")
 

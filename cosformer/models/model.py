@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.utils.generic import can_return_tuple
 
-from cosformer.models.blocks import CosformerBlock, make_norm
+from cosformer.models.blocks import CosformerBlock, make_norm, normed
 from cosformer.models.cache import past_length
 from cosformer.models.checkpoints import explain
 from cosformer.models.configuration import CosformerConfig
@@ -135,7 +135,7 @@ class CosformerModel(CosformerPreTrainedModel):
             seen = (*seen, x) if output_hidden_states else ()
             x = block(x, encoder_hidden_states, layout=layout, past_key_values=past_key_values)
         if self.norm is not None:
-            x = self.norm(x)
+            x = normed(self.norm, x)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x,
             past_key_values=past_key_values,
@@ -196,7 +196,16 @@ class CosformerModel(CosformerPreTrainedModel):
             x = x + self.embed_types(none if token_type_ids is None else token_type_ids)
         if self.embed_norm is not None:
             x = self.embed_norm(x)
-        return F.dropout(x, config.hidden_dropout, self.training), layout
+        x = F.dropout(x, config.hidden_dropout, self.training)
+        return x if config.residual_in_fp32 else _lowered(x), layout
+
+
+def _lowered(x: Tensor) -> Tensor:
+    """In bf16 under autocast to it. fp16 has too small a range for a sum of all blocks."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != torch.bfloat16:
+        return x
+    return x.to(torch.bfloat16)
 
 
 def find_offsets(

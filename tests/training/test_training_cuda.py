@@ -13,6 +13,7 @@ from cosformer.training import NotFinite, engine, read_metrics, train
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("default"),  # compilers warn of much, and torch opens its pool of graphs by an empty one
 ]
 WIDE = ("model.hidden_size=64", "model.intermediate_size=128", "data.length=128", "model.horizon=128", "train.steps=12",
         "train.log_every=4", "train.save_every=4", "eval.every=6")  # fmt: skip
