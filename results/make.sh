@@ -5,11 +5,19 @@
 # stages `speed`, `train` and `compare` read none. Started again, a stage of training goes on where it was ended.
 #   JOBS   runs at a time (6)         TAG   end of the files' names (cuda_h200_ and the month)
 #   RUNS   where runs are kept (runs) PYTHON      of the environment (python)
+#   EXTRA  fields for every recipe but that of --before, such as 'train.compile=on'
 set -euo pipefail
-stage=${1:?a stage: speed train matched pretrained arena larger compare ablations}
+stages='speed train matched translation pretrained texts pictures larger compare ablations'
+stage=${1:?a stage: $stages}
 data=${2:-data}
 jobs=${JOBS:-6} runs=${RUNS:-runs} tag=${TAG:-cuda_h200_$(date +%Y-%m)} python=${PYTHON:-python}
-arena=(--data "text=$data/imdb" --data "image=$data/cifar10-gray")
+extra=()
+for field in ${EXTRA:-}; do extra+=(--set "$field"); done
+share=(--device cuda --jobs "$jobs" --set train.workers=1) # several runs at a time share the processors
+# The arena's models are small: steps replayed as graphs, since launching kernels takes longer than running them
+small=("${share[@]}" --set train.compile=graphs --set model.residual_in_fp32=false "${extra[@]}")
+share+=("${extra[@]}")
+rivals=cosformer,softmax,linear,cosformer_nocos,performer,linformer
 
 run() { "$python" -m cosformer.cli.main "$@"; }
 # pair QUEUE RECIPE: two matched runs as one file with their curves
@@ -30,31 +38,41 @@ speed)
     run bench generate --device cuda --json "results/generate-$tag.json"
     ;;
 train)
-    run bench train --device cuda --steps 3 --repeats 5 --json "results/train-25m-$tag.json"
-    run bench train --device cuda --preset 350m --lengths 8192 --steps 3 --repeats 5 --json "results/train-350m-$tag.json"
+    run bench train --device cuda --steps 1 --repeats 5 --profile --json "results/train-25m-$tag.json"
+    run bench train --device cuda --preset 350m --lengths 8192 --attentions cosformer,softmax --steps 3 --repeats 5 \
+        --profile --json "results/train-350m-$tag.json"
     ;;
 matched)
-    recipes=(lm-enwik8 lm-wikitext2 classify-imdb translate-multi30k)
-    run compare train "${recipes[@]}" --attentions cosformer,softmax --device cuda --jobs "$jobs" \
-        --data "lm-enwik8=$data/enwik8" --data "lm-wikitext2=$data/wikitext-2" --data "classify-imdb=$data/imdb" \
-        --data "translate-multi30k=$data/multi30k" --out "$runs/matched"
+    recipes=(lm-enwik8 lm-wikitext2 classify-imdb)
+    run compare train "${recipes[@]}" --attentions cosformer,softmax "${share[@]}" --data "lm-enwik8=$data/enwik8" \
+        --data "lm-wikitext2=$data/wikitext-2" --data "classify-imdb=$data/imdb" --out "$runs/matched"
     for recipe in "${recipes[@]}"; do pair matched "$recipe"; done
     ;;
+translation)
+    run compare train translate-multi30k --attentions cosformer,softmax "${share[@]}" \
+        --data "translate-multi30k=$data/multi30k" --out "$runs/translation"
+    pair translation translate-multi30k
+    ;;
 pretrained)
-    run compare train classify-sst2 --before mlm-wikitext2 --attentions cosformer,softmax --device cuda --jobs "$jobs" \
-        --data "classify-sst2=$data/sst2" --data "mlm-wikitext2=$data/wikitext-2" --out "$runs/pretrained"
+    run compare train classify-sst2 --before mlm-wikitext2 --attentions cosformer,softmax "${share[@]}" \
+        --set-before train.workers=1 --data "classify-sst2=$data/sst2" --data "mlm-wikitext2=$data/wikitext-2" \
+        --out "$runs/pretrained"
     for recipe in mlm-wikitext2 classify-sst2; do pair pretrained "$recipe"; done
     ;;
-arena)
+texts)
     side_by_side
-    run lra run --tasks listops,text,image,pathfinder "${arena[@]}" --device cuda --jobs "$jobs" \
-        --attentions cosformer,cosformer_nocos,softmax,linear,performer,linformer --set train.compile=graphs \
-        --out "$runs/lra" --json "results/lra-$tag.json"
+    run lra run --tasks listops,text --attentions "$rivals" --data "text=$data/imdb" "${small[@]}" \
+        --out "$runs/lra-texts" --json "results/lra-texts-$tag.json"
+    ;;
+pictures)
+    side_by_side
+    run lra run --tasks pathfinder,image --attentions "$rivals" --data "image=$data/cifar10-gray" "${small[@]}" \
+        --out "$runs/lra-pictures" --json "results/lra-pictures-$tag.json"
     ;;
 larger)
     side_by_side
-    run lra run --large --pretrain --tasks listops,image --data "image=$data/cifar10-gray" --device cuda --jobs "$jobs" \
-        --attentions cosformer --set train.compile=graphs --out "$runs/lra-large" --json "results/lra-large-$tag.json"
+    run lra run --large --pretrain --tasks listops,image --attentions cosformer --data "image=$data/cifar10-gray" \
+        "${small[@]}" --out "$runs/lra-large" --json "results/lra-large-$tag.json"
     ;;
 compare)
     run compare speed --device cuda --minutes 4 --out "$runs/compare"
@@ -62,11 +80,11 @@ compare)
     ;;
 ablations)
     side_by_side
-    run compare train lra-listops classify-sst2 --ablation features,cos,positions --device cuda --jobs "$jobs" \
+    run compare train lra-listops classify-sst2 --ablation features,cos,positions "${share[@]}" \
         --data "classify-sst2=$data/sst2" --out "$runs/ablations" --json "results/ablations-$tag.json"
     ;;
 *)
-    echo "no stage $stage: speed train matched pretrained arena larger compare ablations" >&2
+    echo "no stage $stage: $stages" >&2
     exit 2
     ;;
 esac

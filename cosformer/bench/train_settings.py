@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cosformer.models import CosformerConfig, register_attention
+from cosformer.models.configuration_checks import POSITIONS
 from cosformer.models.layout import Layout
 from cosformer.models.softmax_kind import SoftmaxKind
 
@@ -63,6 +64,10 @@ class TrainBench:
     """Of products and attention; weights and sums are fp32."""
     compiled: str = "none"
     """Mode of torch.compile for the whole model."""
+    positions: str = "sinusoidal"
+    """Of every model; rotary costs a pass over queries and keys in each block."""
+    profiled: bool = False
+    """Say for every cell which kernels its time goes to."""
 
     def __post_init__(self) -> None:
         if min(self.steps, self.repeats, *self.lengths) < 1:
@@ -73,6 +78,8 @@ class TrainBench:
             raise ValueError(f"{CUDNN} needs a CUDA device, and this is {self.device}: leave it out")
         if self.compiled not in COMPILED:
             raise ValueError(f"compile={self.compiled!r} is unknown: use one of {', '.join(COMPILED)}")
+        if self.positions not in POSITIONS:
+            raise ValueError(f"positions={self.positions!r} is unknown: use one of {', '.join(POSITIONS)}")
         if self.dtype not in (torch.float32, torch.bfloat16):
             raise ValueError("dtype: training is measured in fp32 or bf16; fp16 would need a scaled loss")
 
@@ -84,9 +91,9 @@ class TrainBench:
         size = self.size
         return CosformerConfig(
             vocab_size=size.vocab, hidden_size=size.width, num_hidden_layers=size.layers,
-            num_attention_heads=size.heads, horizon=length, positions="sinusoidal", scale_embeddings=True,
-            mlp="swiglu", norm="rmsnorm", attention_bias=False, mlp_bias=False, residual_in_fp32=False,
-            attention=attention, architectures=["CosformerForCausalLM"],
+            num_attention_heads=size.heads, horizon=length, positions=self.positions,
+            scale_embeddings=self.positions == "sinusoidal", mlp="swiglu", norm="rmsnorm", attention_bias=False,
+            mlp_bias=False, residual_in_fp32=False, attention=attention, architectures=["CosformerForCausalLM"],
         )  # fmt: skip
 
 

@@ -43,6 +43,12 @@ def train(
             help="none, default, reduce-overhead or max-autotune-no-cudagraphs of torch.compile (none; CUDA: default).",
         ),
     ] = None,
+    positions: Annotated[
+        str | None, typer.Option(help="sinusoidal, rotary, learned or none, of all models (sinusoidal).")
+    ] = None,
+    profiled: Annotated[
+        bool, typer.Option("--profile", help="Keep with each time which kernels it goes to (in the JSON).")
+    ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU (as torch chooses).")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the result file here; - prints it.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw speed and memory here (PNG; needs matplotlib).")] = None,
@@ -58,13 +64,15 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     where = chosen_device(device)
-    chosen = {"steps": steps, "repeats": repeats, "compiled": compiled}
+    chosen = {"steps": steps, "repeats": repeats, "compiled": compiled, "positions": positions}
     with refusals():
         from cosformer.bench import train as training
         from cosformer.bench.train_settings import ATTENTIONS, defaults
 
         bench = defaults(where, preset)
-        bench = replace(bench, **{name: value for name, value in chosen.items() if value is not None})
+        bench = replace(
+            bench, **{name: value for name, value in chosen.items() if value is not None}, profiled=profiled
+        )
         if tokens is not None:
             bench = replace(bench, size=replace(bench.size, tokens=tokens))
         if lengths is not None:
@@ -80,7 +88,8 @@ def train(
         **environment.provenance(where),
         "settings": {
             "preset": bench.preset, **asdict(bench.size), "lengths": list(bench.lengths),
-            "dtype": dtype_name(bench.dtype), "compile": bench.compiled, "steps": bench.steps,
+            "dtype": dtype_name(bench.dtype), "compile": bench.compiled, "positions": bench.positions,
+            "residual": "as dtype", "steps": bench.steps,
             "repeats": bench.repeats, "threads": torch.get_num_threads(),
         },
         "attentions": {name: ATTENTIONS[name] for name in bench.attentions},

@@ -63,8 +63,8 @@ class CosformerConfig(PreTrainedConfig):
     scale_embeddings: bool = False
     """Multiply token embeddings by √hidden_size."""
     residual_in_fp32: bool = True
-    """Under autocast to bf16, what goes from block to block (pre-norm) stays fp32; False: it is bf16, and norms alone are
-    computed in fp32. Faster where a GPU waits for its memory."""
+    """Under autocast to bf16, what goes from block to block (pre-norm) stays fp32; False: it is bf16, and norms alone
+    are computed in fp32. Faster where a GPU waits for its memory."""
     type_vocab_size: int = 0
     """Kinds of token_type_ids; 0: there are none."""
 

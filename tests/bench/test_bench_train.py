@@ -77,6 +77,20 @@ def test_operations_by_formula() -> None:
     assert describe(defaults("cpu", "350m").config(OURS, 64))["parameters"]["total"] == pytest.approx(337e6, rel=0.01)
 
 
+def test_a_profile_names_what_takes_the_time() -> None:
+    cells = measure(replace(SMALL, lengths=(40,), profiled=True))["rows"][0]["cells"]
+    named = {name: {row["name"]: row for row in cell["kernels"]} for name, cell in cells.items()}
+    assert any("cosformer::attention" in name for name in named[OURS])
+    assert not any("cosformer::attention" in name for name in named[SOFTMAX])
+    for name, rows in named.items():
+        times = [row["ms"] for row in cells[name]["kernels"]]
+        assert times == sorted(times, reverse=True)
+        assert rows["aten::mm"]["ms"] > 0
+        assert (
+            rows["aten::mm"]["launches"] >= 2 * (4 + 3) * SMALL.size.layers
+        )  # gradients of every weight and of what it took
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_gate_passes_what_is_right(dtype: torch.dtype) -> None:
     off = gate(replace(SMALL, size=replace(SMALL.size, width=64), lengths=(64,), dtype=dtype), OURS)
@@ -137,7 +151,7 @@ def test_the_ratio_is_told_against_the_fastest_softmax_too() -> None:
 def test_defaults_by_device() -> None:
     cuda = defaults("cuda:0", None)
     assert (cuda.preset, cuda.lengths, cuda.attentions) == ("25m", (2_048, 8_192, 32_768), (OURS, SOFTMAX, CUDNN))
-    assert (cuda.dtype, cuda.compiled, cuda.batch(32_768)) == (torch.bfloat16, "default", 4)
+    assert (cuda.dtype, cuda.compiled, cuda.batch(32_768)) == (torch.bfloat16, "default", 16)
     assert defaults("cuda:0", "350m").lengths == (8_192,)
     cpu = defaults("cpu", None)
     assert (cpu.dtype, cpu.compiled, cpu.attentions) == (torch.float32, "none", (OURS, SOFTMAX))
@@ -147,7 +161,7 @@ def test_defaults_by_device() -> None:
 def test_a_step_under_autocast_is_one_graph(attention: str) -> None:
     """Tables of rotary positions are made once; q, k and v reach the operator in bf16, heads side by side."""
     torch.compiler.reset()
-    one, graphs = Training(replace(SMALL, dtype=torch.bfloat16), attention, 40), []
+    one, graphs = Training(replace(SMALL, dtype=torch.bfloat16, positions="rotary"), attention, 40), []
 
     def keep(graph: Any, inputs: Any) -> Any:
         graphs.append(graph)
@@ -189,6 +203,7 @@ def test_the_command_writes_a_result_with_its_origin(tmp_path: Path, monkeypatch
         (["--attentions", "softmax_cudnn"], "needs a CUDA device"),
         (["--dtype", "fp16"], "fp32 or bf16"),
         (["--compile", "yes"], "use one of none, default"),
+        (["--positions", "random"], "positions='random' is unknown"),
     ],
     ids=str,
 )

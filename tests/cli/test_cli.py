@@ -218,7 +218,7 @@ HELP = {
     },
     ("bench", "train"): {
         "--device", "--preset", "--lengths", "--tokens", "--attentions", "--steps", "--repeats", "--dtype", "--compile",
-        "--threads", "--json", "--plot",
+        "--positions", "--profile", "--threads", "--json", "--plot",
     },
     ("train",): {
         "--data", "--valid-data", "--test-data", "--column", "--label", "--classes", "--out", "--set", "--pretrain",

@@ -41,8 +41,8 @@ def states(out: Any) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_little_is_lost(name: str) -> None:
-    """No more than twice what autocast loses by itself, and a rounding to bf16 (2^-9) for each sum of the residual, which
-    add up like a random walk; of gradients three times."""
+    """No more than twice what autocast loses by itself, and a rounding to bf16 (2^-9) for each sum of the residual,
+    which add up like a random walk; of gradients three times."""
     cls, options = KINDS[name]
     wide, narrow = (small_model(cls, residual_in_fp32=kept, **options) for kept in (True, False))
     exact = learned(wide.double(), None)
@@ -73,5 +73,5 @@ def test_norms_are_computed_in_fp32() -> None:
 
 
 def test_post_norm_is_refused() -> None:
-    with pytest.raises(ValueError, match="residual_in_fp32=False with norm_first=False: .* use norm_first=True"):
+    with pytest.raises(ValueError, match=r"residual_in_fp32=False with norm_first=False: .* use norm_first=True"):
         small_config(residual_in_fp32=False, norm_first=False)

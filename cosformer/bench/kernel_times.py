@@ -1,0 +1,27 @@
+"""Where the time of a call goes: kernels on a GPU, operators on a CPU, longest first."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from cosformer.bench.timing import synchronize
+
+SHOWN = 40
+
+
+def kernel_times(call: Callable[[], object], device: torch.device, *, calls: int = 2) -> list[dict[str, Any]]:
+    """Name, milliseconds in a call of all its launches, and how many these are. `call` is warm already."""
+    on_gpu = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as seen:
+        for _ in range(calls):
+            call()
+        synchronize(device)
+    wanted = "CUDA" if on_gpu else "CPU"
+    found = [event for event in seen.key_averages() if event.device_type.name == wanted]
+    rows = []
+    for event in found:
+        spent = event.self_device_time_total if on_gpu else event.self_cpu_time_total  # microseconds
+        rows.append({"name": event.key, "ms": spent / 1e3 / calls, "launches": event.count / calls})
+    return sorted(rows, key=lambda row: -row["ms"])[:SHOWN]

@@ -1,0 +1,231 @@
+"""Spends the minutes of a rented GPU: its tests and what `make.sh` makes, side by side where nothing is timed.
+
+    python results/rented.py start DATA --minutes 26   # in the background; returns at once
+    python results/rented.py look 500                  # what is under way, for so many seconds or until all is done
+    python results/rented.py gather FOLDER             # one archive of results, tables, logs and what runs have told
+
+First the tests, and the stages of training that launch little; then these are stopped for a while, and `make.sh train`
+has the GPU to itself; then the arena. What is not done when the minutes are over ends with a checkpoint, and its table
+says so. Everything has a limit of its own: what hangs does not take the rest along.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RUNS = Path("runs")
+LOGS = RUNS / "rented"
+STORY = LOGS / "story.txt"
+APART = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}  # not through MPS: a failing test breaks its own context only
+PATIENCE = 25.0  # seconds in which runs save a checkpoint
+LOOK = 0.5
+KEPT = ("*.json", "*.jsonl", "*.toml", "*.md", "*.png", "*.log", "*.txt")
+LEFT = {"tokenizer.json"}
+
+
+@dataclass(slots=True)
+class Task:
+    """A process in a session of its own; what it says goes to its log."""
+
+    name: str
+    command: list[str]
+    limit: float = 3_600
+    environment: dict[str, str] = field(default_factory=dict)
+    process: "subprocess.Popen[bytes] | None" = None
+    begin: float = 0.0
+
+    def start(self) -> "Task":
+        with (LOGS / f"{self.name}.log").open("ab") as out:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                env={**os.environ, "PYTHON": sys.executable, "PYTHONUNBUFFERED": "1", **self.environment},
+            )  # fmt: skip
+        self.begin = time.monotonic()
+        tell(f"{self.name}: started")
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def code(self) -> int | None:
+        """None while it runs. Past its limit it is killed with all it started: it may be deaf to a polite word."""
+        assert self.process is not None
+        if self.process.poll() is None and time.monotonic() - self.begin > self.limit:
+            tell(f"{self.name}: past its {self.limit:.0f} s")
+            send([self.pid, *descendants(self.pid)], signal.SIGKILL)
+            self.process.wait()
+        return self.process.poll()
+
+    def wait(self) -> int:
+        while (code := self.code()) is None:
+            time.sleep(LOOK)
+        tell(f"{self.name}: ended with {code} after {time.monotonic() - self.begin:.0f} s: {last_line(self.name)}")
+        return code
+
+
+def tell(words: str) -> None:
+    with STORY.open("a") as file:
+        print(f"[{time.strftime('%H:%M:%S')}] {words}", file=file)
+
+
+def last_line(name: str) -> str:
+    lines = (LOGS / f"{name}.log").read_text(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[-160:]
+
+
+def children() -> dict[int, list[int]]:
+    """Of every process; also those in sessions of their own, as jobs of a queue are."""
+    found: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            found.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    below = children()
+    found = list(below.get(pid, []))
+    for child in found:
+        found.extend(below.get(child, []))
+    return found
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def go(data: str, minutes: float) -> None:
+    """The whole plan; see the head of this file."""
+    end = time.monotonic() + 60 * minutes
+    queues = [stage("pretrained", data, 2).start(), stage("translation", data, 2).start()]
+    beside = {task.name: task.start() for task in [*gpu_tests(), warming()]}
+    codes = {name: task.wait() for name, task in beside.items()}
+
+    held = [pid for task in queues for pid in [task.pid, *descendants(task.pid)]]
+    send(held, signal.SIGSTOP)
+    tell("alone: everything else is stopped")
+    for task in alone(data):
+        task.start().wait()
+    send(held, signal.SIGCONT)
+    tell("side by side again")
+
+    graphs = {} if codes["tests-graphs"] in (0, 5) else {"EXTRA": "train.compile=on"}  # 5: there is no such test
+    queues += [stage(name, data, 3, **graphs).start() for name in ("texts", "pictures")]
+    while any(task.code() is None for task in queues) and time.monotonic() < end - PATIENCE:
+        time.sleep(LOOK)
+    below = children()
+    for task in queues:
+        if task.code() is None:
+            tell(f"{task.name}: time is up")
+            send(below.get(task.pid, []), signal.SIGTERM)  # to the queue alone: it ends its jobs
+    patience = time.monotonic() + PATIENCE
+    while any(task.code() is None for task in queues) and time.monotonic() < patience:
+        time.sleep(LOOK)
+    for task in queues:
+        task.limit = 0  # by now
+        tell(f"{task.name}: ended with {task.code()}: {last_line(task.name)}")
+    tell("done")
+
+
+def stage(name: str, data: str, jobs: int, **environment: str) -> Task:
+    return Task(name, ["bash", str(HERE / "make.sh"), name, data], environment={"JOBS": str(jobs), **environment})
+
+
+def gpu_tests() -> list[Task]:
+    parts = {
+        "graphs": ["tests/training", "-k", "graphs"],
+        "training": ["tests/training", "-k", "not graphs"],
+        "rivals": ["tests/rivals"],
+        "others": ["tests/compare", "tests/bench", "tests/models"],
+    }
+    pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "--tb=short", "-p", "no:cacheprovider"]
+    return [Task(f"tests-{name}", [*pytest, *words], 280, APART) for name, words in parts.items()]
+
+
+def cosformer(*words: str) -> list[str]:
+    return [sys.executable, "-m", "cosformer.cli.main", *words]
+
+
+def warming() -> Task:
+    """Fills the compiler's cache with the larger model, so that timing it does not wait for that. (The smaller one
+    compiles faster, and there is no room for both at once.)"""
+    once = cosformer("bench", "train", "--device", "cuda", "--preset", "350m", "--steps", "1", "--repeats", "1")
+    return Task("warm", [*once, "--lengths", "8192", "--attentions", "cosformer,softmax"], 280, APART)
+
+
+def alone(data: str) -> list[Task]:
+    wide = (
+        "model.hidden_size=512", "model.num_hidden_layers=8", "model.num_attention_heads=8", "data.length=2048",
+        "train.batch=64", "train.steps=300", "eval.every=300", "train.save_every=300",
+    )  # fmt: skip
+    told = [word for one in wide for word in ("--set", one)]  # what reading data and logging cost is in its run.json
+    lone = cosformer("train", "lm-stdlib", "--device", "cuda", "--quiet", "--out", str(RUNS / "lone"), *told)
+    timed = stage("train", data, 1, **APART)
+    timed.limit = 330
+    return [timed, Task("lone", lone, 120, APART)]
+
+
+def look(seconds: float) -> None:
+    end, told = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        text = STORY.read_text() if STORY.is_file() else ""
+        print(text[told:], end="", flush=True)
+        told = len(text)
+        if text.endswith("done\n"):
+            break
+        time.sleep(LOOK)
+    for log in sorted([*RUNS.glob("*/logs/*.log"), *LOGS.glob("*.log")]):
+        lines = log.read_text(errors="replace").splitlines()
+        print(f"{log.parent.parent.name}/{log.stem}: {lines[-1][-120:] if lines else ''}")
+
+
+def gather(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    roots = (RUNS, Path("results"), Path("docs/figures"))
+    found = {path for root in roots for kind in KEPT for path in root.rglob(kind)}
+    found = {path for path in found if "data-cache" not in path.parts and path.name not in LEFT}
+    with tarfile.open(folder / "rented.tgz", "w:gz") as archive:
+        for path in sorted(found):
+            archive.add(path)
+    print(f"{len(found)} files in {folder / 'rented.tgz'}")
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = words.add_subparsers(dest="verb", required=True)
+    for name, where in (("start", "in the background"), ("go", "here")):
+        verb = verbs.add_parser(name, help=where)
+        verb.add_argument("data")
+        verb.add_argument("--minutes", type=float, default=26)
+    verbs.add_parser("look").add_argument("seconds", type=float)
+    verbs.add_parser("gather").add_argument("folder", type=Path)
+    given = words.parse_args()
+    LOGS.mkdir(parents=True, exist_ok=True)
+    if given.verb == "look":
+        look(given.seconds)
+    elif given.verb == "gather":
+        gather(given.folder)
+    elif given.verb == "go":
+        go(given.data, given.minutes)
+    else:
+        again = [sys.executable, __file__, "go", *sys.argv[2:]]
+        with (LOGS / "plan.log").open("ab") as out:
+            subprocess.Popen(again, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        print("started; now: python results/rented.py look SECONDS")
+
+
+if __name__ == "__main__":
+    main()
