@@ -14,7 +14,8 @@ SHOWN = 40
 def kernel_times(call: Callable[[], object], device: torch.device, *, calls: int = 2) -> list[dict[str, Any]]:
     """Name, milliseconds in a call of all its launches, and how many these are. `call` is warm already."""
     on_gpu = device.type == "cuda"
-    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as seen:
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with profile(activities=activities, acc_events=True) as seen:
         for _ in range(calls):
             call()
         synchronize(device)
