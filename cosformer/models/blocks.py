@@ -10,7 +10,7 @@ from cosformer.models.cache import self_attention_cache
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import KINDS
 from cosformer.models.layout import Layout
-from cosformer.nn.joined import joined
+from cosformer.nn.joined import can_join, joined, product
 from cosformer.nn.mlp import MLP
 from cosformer.nn.positions import rotate
 
@@ -43,8 +43,13 @@ class BlockAttention(nn.Module):
         self.dropout = config.attention_dropout
 
     def forward(self, x: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
-        if layout.rotary is not None and not self.kind.rotates_itself:
-            q, k = (rotate(self._heads(y), layout.rotary) for y in joined(x, (self.q_proj, self.k_proj)))
+        layers = self.q_proj, self.k_proj, self.v_proj
+        rotary = None if self.kind.rotates_itself else layout.rotary
+        if rotary is not None:
+            q, k = (rotate(self._heads(y), rotary) for y in joined(x, layers[:2]))
+        elif cache is None and self.kind.takes_joined and can_join(layers):
+            qkv = product(x, layers).unflatten(-1, (-1, self.head_dim))
+            return self._merge(self.kind.attend_joined(qkv, layout))
         else:
             q, k = self._heads(self.q_proj(x)), self._heads(self.k_proj(x))
         v = self._heads(self.v_proj(x))

@@ -14,6 +14,7 @@ from cosformer.models.kinds import AttentionKind, Cost, register_attention
 from cosformer.models.layout import Layout
 from cosformer.ops.attention import attention_step, cosformer_attention
 from cosformer.ops.cost import flops_per_token, state_bytes
+from cosformer.ops.joined import joined_attention
 from cosformer.ops.reference import attention_weights
 from cosformer.ops.state import AttentionState
 
@@ -26,7 +27,7 @@ class CosformerKind(AttentionKind):
 
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
         super().__init__(config, layer, causal=causal)
-        self.horizon = config.horizon
+        self.horizon, self.heads = config.horizon, config.num_attention_heads
         self.options: dict[str, Any] = {
             "feature_map": config.feature_map, "normalize": config.normalizer == "sum",
         }  # fmt: skip
@@ -67,6 +68,17 @@ class CosformerKind(AttentionKind):
             )  # fmt: skip
             past.keep(after)
         past.advance(q.shape[2])
+        return self._normed(o)
+
+    @property
+    def takes_joined(self) -> bool:
+        return True
+
+    def attend_joined(self, qkv: Tensor, layout: Layout) -> Tensor:
+        o = joined_attention(
+            qkv, self.heads, causal=self.causal, horizon=self.horizon, key_mask=layout.key_mask,
+            cu_seqlens=layout.offsets, **self.options,
+        )  # fmt: skip
         return self._normed(o)
 
     def attend_across(self, q: Tensor, kv: tuple[Tensor, Tensor] | None, layout: Layout, cache: Cache | None) -> Tensor:

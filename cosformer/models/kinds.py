@@ -68,6 +68,11 @@ class AttentionKind(nn.Module):
         """Whether it takes q and k as they are where positions="rotary", and turns what it makes of them."""
         return False
 
+    @property
+    def takes_joined(self) -> bool:
+        """Whether `attend_joined` is there, for self attention without a cache."""
+        return False
+
     @classmethod
     def wants_places(cls, config: CosformerConfig) -> bool:
         """Whether it reads `layout.places`."""
@@ -102,6 +107,10 @@ class AttentionKind(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Any | None) -> Tensor:
         """o [B,H,T,K] for q [B,H,T,K], k and v [B,Hkv,T,K] of the same tokens, after what the cache holds."""
         raise NotImplementedError(f"{type(self).__name__} has no self attention")
+
+    def attend_joined(self, qkv: Tensor, layout: Layout) -> Tensor:
+        """`attend` without a cache, of the heads of q, k and v side by side: qkv [B,T,H + 2·Hkv,K]."""
+        raise NotImplementedError(f"{type(self).__name__} takes q, k and v apart")
 
     def attend_across(self, q: Tensor, kv: tuple[Tensor, Tensor] | None, layout: Layout, cache: Any | None) -> Tensor:
         """The same from a decoder to an encoder's k and v [B,Hkv,S,K]; kv is None once the cache holds them."""

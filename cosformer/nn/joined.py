@@ -18,11 +18,21 @@ def joined(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
     For layers whose results go through something done number by number: the compiler then writes their gradients side
     by side in passing. Elsewhere, and in eager mode, they would have to be copied there.
     """
-    if not (compiled_to_run() and torch.is_grad_enabled() and _plain(layers)):
+    if not can_join(layers):
         return [layer(x) for layer in layers]
+    return product(x, layers).split([layer.out_features for layer in layers], -1)
+
+
+def can_join(layers: Sequence[nn.Linear]) -> bool:
+    """Whether `product` pays and is the same: in a compiled step of training, of layers nothing was hung on."""
+    return compiled_to_run() and torch.is_grad_enabled() and _plain(layers)
+
+
+def product(x: Tensor, layers: Sequence[nn.Linear]) -> Tensor:
+    """What the layers make of x, side by side."""
     weight = torch.cat([layer.weight for layer in layers])
     bias = torch.cat([layer.bias for layer in layers]) if layers[0].bias is not None else None
-    return F.linear(x, weight, bias).split([layer.out_features for layer in layers], -1)
+    return F.linear(x, weight, bias)
 
 
 def _plain(layers: Sequence[nn.Linear]) -> bool:

@@ -11,7 +11,7 @@ from cosformer.ops import chunked
 from cosformer.ops.cpu import launch
 from cosformer.ops.cpu.build import NativeUnavailable, load_library
 from cosformer.ops.packed import Sequences
-from cosformer.ops.problem import Gradients, Problem, Results
+from cosformer.ops.problem import Gradients, Into, Problem, Results
 
 
 class Backend(Protocol):
@@ -23,7 +23,7 @@ class Backend(Protocol):
     def backward(
         self, do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor,
         z: Tensor, key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences,
-        problem: Problem,
+        problem: Problem, into: Into = None,
     ) -> Gradients: ...  # fmt: skip
 
     def step(

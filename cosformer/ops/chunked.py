@@ -30,7 +30,7 @@ from cosformer.ops.features import (
     turn,
 )
 from cosformer.ops.packed import Sequences
-from cosformer.ops.problem import Gradients, Problem, Results
+from cosformer.ops.problem import Gradients, Into, Problem, Results
 
 CHUNK, FRAME = 64, 1024
 
@@ -181,6 +181,7 @@ def _forward(
 def backward(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
+    into: Into = None,
 ) -> Gradients:  # fmt: skip
     if sequences.packed:
         parts = [

@@ -19,7 +19,7 @@ from cosformer.ops.packed import Sequences, batch_sequences, packed_sequences
 from cosformer.ops.problem import Problem
 
 
-def _sequences(
+def sequences_of(
     q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, past: Tensor | None, causal: bool, horizon: int
 ) -> tuple[Sequences, int]:
     """The sequences and the horizon, once the values of offsets and lengths can be looked at."""
@@ -40,27 +40,27 @@ def _sequences(
     return sequences, horizon
 
 
-def _backend(backend: str, q: Tensor, v: Tensor) -> Choice:
+def backend_for(backend: str, q: Tensor, v: Tensor) -> Choice:
     return choose_backend(backend, q.device, dtype=q.dtype, widest=max(q.shape[3], v.shape[3]))
 
 
-def _in_layout(result: Tensor, like: Tensor) -> Tensor:
+def in_layout(result: Tensor, like: Tensor) -> Tensor:
     """`result` in the memory order promised to the compiler: that of empty_like_rows."""
     heads_inside = like.stride(1) < like.stride(2)
     as_promised = (result.transpose(1, 2) if heads_inside else result).is_contiguous()
     return result if as_promised else empty_like_rows(like, result.shape[3]).copy_(result)
 
 
-_LIBRARY = torch.library.Library("cosformer", "FRAGMENT")
+LIBRARY = torch.library.Library("cosformer", "FRAGMENT")
 
 
-def _define(name: str, function: Callable) -> None:
+def define(name: str, function: Callable) -> None:
     schema = torch.library.infer_schema(function, mutates_args=())
-    _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    LIBRARY.impl(name, function, "CompositeExplicitAutograd")
 
 
-def _differentiable(name: str, setup: Callable, backward: Callable) -> None:
+def differentiable(name: str, setup: Callable, backward: Callable) -> None:
     """Gradients of an operator: `setup(ctx, inputs, output)` keeps what `backward(ctx, *gradients)` needs."""
     operator = getattr(torch.ops.cosformer, name).default
 
@@ -79,7 +79,7 @@ def _differentiable(name: str, setup: Callable, backward: Callable) -> None:
         wanted = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
         return Differentiable.apply(*inputs) if wanted else below(*inputs)
 
-    _LIBRARY.impl(name, dispatch, "Autograd")
+    LIBRARY.impl(name, dispatch, "Autograd")
 
 
 def _attention(
@@ -87,17 +87,18 @@ def _attention(
     state: Tensor | None, norm: Tensor | None, past: Tensor | None, causal: bool, horizon: int, feature_map: str,
     normalize: bool, eps: float, return_state: bool, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
+    sequences, horizon = sequences_of(q, k, cu_q, cu_k, past, causal, horizon)
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps, return_state)
     with no_autocast(q):
-        o, z, sums, norms = _backend(backend, q, v).backend.forward(q, k, v, key_mask, state, norm, sequences, problem)
-    return _in_layout(o, q), z, sums, norms
+        run = backend_for(backend, q, v).backend.forward
+        o, z, sums, norms = run(q, k, v, key_mask, state, norm, sequences, problem)
+    return in_layout(o, q), z, sums, norms
 
 
-_define("attention", _attention)
+define("attention", _attention)
 
 
-@torch.library.register_fake("cosformer::attention", lib=_LIBRARY)
+@torch.library.register_fake("cosformer::attention", lib=LIBRARY)
 def _(
     q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None,
     state: Tensor | None, norm: Tensor | None, past: Tensor | None, causal: bool, horizon: int, feature_map: str,
@@ -117,20 +118,20 @@ def _attention_backward(
     key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, state: Tensor | None, norm: Tensor | None,
     past: Tensor | None, causal: bool, horizon: int, feature_map: str, normalize: bool, eps: float, backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
+    sequences, horizon = sequences_of(q, k, cu_q, cu_k, past, causal, horizon)
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps)
     with no_autocast(q):
-        dq, dk, dv, ds, dn = _backend(backend, q, v).backend.backward(
+        dq, dk, dv, ds, dn = backend_for(backend, q, v).backend.backward(
             do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, sequences, problem
         )
     ds, dn = (z.new_empty(0) if x is None else x for x in (ds, dn))
-    return _in_layout(dq, q), _in_layout(dk, k), _in_layout(dv, v), ds, dn
+    return in_layout(dq, q), in_layout(dk, k), in_layout(dv, v), ds, dn
 
 
-_define("attention_backward", _attention_backward)
+define("attention_backward", _attention_backward)
 
 
-@torch.library.register_fake("cosformer::attention_backward", lib=_LIBRARY)
+@torch.library.register_fake("cosformer::attention_backward", lib=LIBRARY)
 def _(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, cu_q: Tensor | None, cu_k: Tensor | None, state: Tensor | None, norm: Tensor | None,
@@ -173,7 +174,7 @@ def _backward(ctx, do, dz, dstate, dnorm):
     return (dq, dk, dv, None, None, None, None if state is None else ds, None if norm is None else dn, None, *nothing)
 
 
-_differentiable("attention", _setup, _backward)
+differentiable("attention", _setup, _backward)
 
 
 def _setup_double(ctx, inputs, output) -> None:
@@ -192,7 +193,7 @@ def _double_backward(ctx, *grads):
     """Second derivatives: differentiate the plain torch form twice. Its memory grows with every frame of the length."""
     do, dstate, dnorm, q, k, v, key_mask, cu_q, cu_k, state, norm, past = ctx.saved_tensors
     causal, horizon, feature_map, normalize, eps, _ = ctx.options
-    sequences, horizon = _sequences(q, k, cu_q, cu_k, past, causal, horizon)
+    sequences, horizon = sequences_of(q, k, cu_q, cu_k, past, causal, horizon)
     problem = Problem(causal, angle(horizon), feature_map, normalize, eps, dstate is not None)
     again = torch.is_grad_enabled()
     with torch.enable_grad(), no_autocast(q):
@@ -213,7 +214,7 @@ def _double_backward(ctx, *grads):
     return (*d_outer, dq, dk, dv, None, None, None, None, None, ds, dn, None, *(None,) * len(ctx.options))
 
 
-_differentiable("attention_backward", _setup_double, _double_backward)
+differentiable("attention_backward", _setup_double, _double_backward)
 
 
 def _fold(info, in_dims, args, tensors: int):
@@ -244,7 +245,7 @@ def _vmap_attention(info, in_dims, *args):
     return _unfold(info, torch.ops.cosformer.attention(*_fold(info, in_dims, args, _TENSORS)))
 
 
-torch.library.register_vmap("cosformer::attention", _vmap_attention, lib=_LIBRARY)
+torch.library.register_vmap("cosformer::attention", _vmap_attention, lib=LIBRARY)
 
 
 def _vmap_attention_backward(info, in_dims, *args):
@@ -252,7 +253,7 @@ def _vmap_attention_backward(info, in_dims, *args):
     return _unfold(info, torch.ops.cosformer.attention_backward(*_fold(info, in_dims, args, 14)))
 
 
-torch.library.register_vmap("cosformer::attention_backward", _vmap_attention_backward, lib=_LIBRARY)
+torch.library.register_vmap("cosformer::attention_backward", _vmap_attention_backward, lib=LIBRARY)
 
 
 def step(
@@ -260,7 +261,7 @@ def step(
     feature_map: str, normalize: bool, eps: float, backend: str,
 ) -> Tensor:  # fmt: skip
     problem = _step_problem(horizon, feature_map, normalize, eps)
-    return _backend(backend, q, v).backend.step(q, k, v, state, norm, key_mask, problem)
+    return backend_for(backend, q, v).backend.step(q, k, v, state, norm, key_mask, problem)
 
 
 @functools.lru_cache(maxsize=64)

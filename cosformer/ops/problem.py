@@ -25,6 +25,10 @@ class Results(NamedTuple):
     norm: Tensor  # [N, Hkv, 2, K]; empty if not wanted
 
 
+Into = tuple[Tensor, Tensor, Tensor] | None
+"""Where gradients of q, k and v may be written, [B,H,T,K] of any strides; what comes back tells whether they were."""
+
+
 class Gradients(NamedTuple):
     q: Tensor
     k: Tensor

@@ -46,6 +46,10 @@ class UnturnedKind(PositionedKind, CosformerKind):
             )
         return AttentionKind.weights(self, q, k, layout)
 
+    @property
+    def takes_joined(self) -> bool:
+        return self.positions.spe is None and not self.positions.rotates
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         q, k = self.positions.coded(q, k, layout)
         if not self.positions.rotates:

@@ -11,6 +11,7 @@ from kernel_check import check
 
 from cosformer import AttentionState, cosformer_attention
 from cosformer.ops.features import sum_dtype
+from cosformer.ops.joined import joined_attention, parts
 
 hopper = pytest.importorskip("cosformer.ops.triton.hopper", reason="this Triton has no Gluon")
 launch = pytest.importorskip("cosformer.ops.triton.launch")
@@ -163,3 +164,35 @@ def test_a_clock_that_stands_still(width: int, causal: bool) -> None:
         found.append([o, *torch.autograd.grad(o.double().square().sum(), x)])
     for got, eager, exact, size, factor in zip(*found, (1.0, 1e5, 1e5, 1.0), (2, 3, 3, 3), strict=True):
         assert_as_good_as_eager(got, eager, exact, size=size, factor=factor)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("chip", [1, 6])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("width", "shared"), [(8, 2), (8, 1), (72, 2)])
+def test_gradients_are_written_side_by_side(
+    width: int, shared: int, causal: bool, masked: bool, chip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of q, k and v in one tensor: the same bits as apart, and nothing is copied unless heads share keys."""
+    monkeypatch.setattr(call, "_properties", lambda device: (True, chip))
+    written: list[bool] = []
+    plain = hopper.backward
+
+    def backward(*arguments):
+        found, into = plain(*arguments), arguments[-1]
+        if into is not None:
+            written.append(all(made is here for made, here in zip(found[:3], into, strict=True)))
+        return found
+
+    monkeypatch.setattr(hopper, "backward", backward)
+    qkv = torch.randn(2, 150, 2 + 2 * shared, width).bfloat16().requires_grad_()
+    mask = torch.rand(2, 150) > 0.2 if masked else None
+    options = {"horizon": 200, "causal": causal, "key_mask": mask, "backend": "triton"}
+    o = joined_attention(qkv, 2, **options)
+    apart = cosformer_attention(*parts(qkv, 2), **options)
+    assert torch.equal(o, apart)
+    weights = torch.randn(o.shape)
+    (got,), (want,) = (torch.autograd.grad((x * weights).sum(), qkv) for x in (o, apart))
+    assert torch.equal(got, want)
+    assert written == [shared == 2]

@@ -11,7 +11,7 @@ from cosformer.ops import state_gradients
 from cosformer.ops.cpu.build import load_library
 from cosformer.ops.features import empty_like_rows, sum_dtype
 from cosformer.ops.packed import Sequences
-from cosformer.ops.problem import Gradients, Problem, Results
+from cosformer.ops.problem import Gradients, Into, Problem, Results
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 _MAPS = {"identity": 0, "relu": 1, "leaky_relu": 2, "elu1": 3, "silu": 4}
@@ -118,11 +118,12 @@ def forward(
 def backward(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
+    into: Into = None,
 ) -> Gradients:  # fmt: skip
     """Three walks: dq forward in time, dk and dv against it (any order where attention is not causal)."""
     n, heads, dtype = len(sequences), k.shape[1], sum_dtype(q.dtype)
     (kw, vw), causal, phi = (k.shape[3], v.shape[3]), problem.causal, problem.feature_map
-    dq, dk, dv = _result_like(q, kw), _result_like(k, kw), _result_like(v, vw)
+    dq, dk, dv = into or (_result_like(q, kw), _result_like(k, kw), _result_like(v, vw))
 
     # g' = [do/z, −(do·o)/z]; where z was clamped it no longer moves, and that column is 0
     scale, column = None, None

@@ -13,7 +13,7 @@ from torch import Tensor
 from cosformer.ops import state_gradients
 from cosformer.ops.features import clamp_norm, empty_like_rows, phases, turn
 from cosformer.ops.packed import Sequences
-from cosformer.ops.problem import Gradients, Problem, Results
+from cosformer.ops.problem import Gradients, Into, Problem, Results
 from cosformer.ops.triton.kernels import row_gradients_kernel, walk_kernel
 
 CHUNK, FRAME = 64, 1024
@@ -275,10 +275,11 @@ def rows_of_gradients(do: Tensor, o: Tensor, z: Tensor, scale: Tensor, column: T
 def backward(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
+    into: Into = None,
 ) -> Gradients:  # fmt: skip
     """Three walks: dq forward in time, dk and dv against it (any order where attention is not causal)."""
     heads, causal, phi, vw = k.shape[1], problem.causal, problem.feature_map, v.shape[3]
-    dq, dk, dv = empty_like_rows(q, q.shape[3]), empty_like_rows(k, k.shape[3]), empty_like_rows(v, vw)
+    dq, dk, dv = into or (empty_like_rows(q, q.shape[3]), empty_like_rows(k, k.shape[3]), empty_like_rows(v, vw))
     cu_q, cu_k = _offsets(sequences, q.device)
     scale, column = None, None
     if problem.normalize:

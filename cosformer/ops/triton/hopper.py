@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cosformer.ops.features import empty_like_rows
 from cosformer.ops.packed import Sequences
-from cosformer.ops.problem import Gradients, Problem, Results
+from cosformer.ops.problem import Gradients, Into, Problem, Results
 from cosformer.ops.triton import hopper_kernels as narrow
 from cosformer.ops.triton import hopper_wide_kernels as wide
 from cosformer.ops.triton import hopper_wide_walk as walk
@@ -54,12 +54,14 @@ def forward(
 def backward(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
+    into: Into = None,
 ) -> Gradients:  # fmt: skip
     """Query heads that share a key head each give their own dk and dv, added up at the end."""
+    into = into if into is not None and takes(*into) else None
     call = Call(q, k, v, key_mask, sequences, problem)
     divided, causal, heads, group = problem.normalize, problem.causal, call.heads_q, call.heads_q // call.heads_k
     both = {"GROUP": group, "MASKED": key_mask is not None}
-    dq, extra = empty_like_rows(q, call.kw), torch.empty_like(z)
+    dq, extra = into[0] if into else empty_like_rows(q, call.kw), torch.empty_like(z)
     states, _ = call.states_of_keys(call.joined(state, norm, -1), divided)
     cut = call.queries
     place, sizes = call.place(cut), call.sizes(cut, heads)
@@ -95,7 +97,10 @@ def backward(
         total = call.empty_states(len(sequences), heads)
         if not normed:  # the column of ones has no gradient, and no kernel writes one
             total.zero_()
-    dk, dv = empty_like_rows(k, call.kw, heads), empty_like_rows(v, call.vw, heads)
+    if into and group == 1:
+        dk, dv = into[1:]
+    else:
+        dk, dv = empty_like_rows(k, call.kw, heads), empty_like_rows(v, call.vw, heads)
     cut = call.keys
     place, sizes = call.place(cut), call.sizes(cut, heads)
     given, kept = call.nothing if states is None else states, total if walk_out else call.nothing

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cosformer.ops.features import empty_like_rows
 from cosformer.ops.packed import Sequences
-from cosformer.ops.problem import Gradients, Problem, Results
+from cosformer.ops.problem import Gradients, Into, Problem, Results
 from cosformer.ops.triton import generic
 from cosformer.ops.triton.kernels import step_kernel
 
@@ -84,8 +84,9 @@ def forward(
 def backward(
     do: Tensor, dstate: Tensor | None, dnorm: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, z: Tensor,
     key_mask: Tensor | None, state: Tensor | None, norm: Tensor | None, sequences: Sequences, problem: Problem,
+    into: Into = None,
 ) -> Gradients:  # fmt: skip
-    arguments = (do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, sequences, problem)
+    arguments = (do, dstate, dnorm, q, k, v, o, z, key_mask, state, norm, sequences, problem, into)
     with torch.cuda.device_of(q):
         if (hopper := _fast(q, k, v, o, do)) is not None:
             try:

@@ -1,0 +1,81 @@
+"""A compiled step of training makes q, k and v by one product where attention takes them side by side."""
+
+from typing import Any
+
+import pytest
+import torch
+from small_models import padded, small_model, tokens
+from torch import Tensor
+
+from cosformer.models import CosformerForCausalLM, CosformerForMaskedLM
+
+JOINED = torch.ops.cosformer.attention_joined
+LINEAR = ["cosformer", "linear", "cosformer_nocos"]
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    ids, mask = padded([tokens(n, seed=n) for n in (23, 9)], "left")
+    return ids, mask, ids.masked_fill(mask == 0, -100)
+
+
+def step(model: Any) -> list[Tensor]:
+    """Loss and all gradients."""
+    ids, mask, labels = batch()
+    model.zero_grad()
+    loss = model(ids, attention_mask=mask, labels=labels).loss
+    loss.backward()
+    return [loss.detach(), *(p.grad.clone() for p in model.parameters())]
+
+
+def compiled(model: Any) -> tuple[list[Tensor], list[str]]:
+    """The same of the compiled model, and what its graph calls."""
+    torch._dynamo.reset()
+    called: list[str] = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        called.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    model.compile(backend=keep, fullgraph=True)
+    found = step(model)
+    model._compiled_call_impl = None
+    return found, called
+
+
+@pytest.mark.parametrize("more", [{}, {"num_key_value_heads": 4}, {"normalizer": "norm"}], ids=str)
+@pytest.mark.parametrize("cls", [CosformerForCausalLM, CosformerForMaskedLM])
+@pytest.mark.parametrize("attention", LINEAR)
+def test_the_same_step(attention: str, cls: type, more: dict[str, Any]) -> None:
+    model = small_model(cls, attention=attention, causal=cls is CosformerForCausalLM, **more).double().train()
+    want = step(model)
+    got, called = compiled(model)
+    assert sum("attention_joined" in name for name in called) == model.config.num_hidden_layers
+    assert "cosformer.attention" not in called
+    for x, exact in zip(got, want, strict=True):
+        torch.testing.assert_close(x, exact, rtol=1e-10, atol=1e-12)
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "softmax": {"attention": "softmax"},
+    "rotary": {"positions": "rotary"},
+    "performer": {"attention": "performer"},
+    "spe": {"attention": "linear", "attention_options": {"spe": "sine"}},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_where_they_are_wanted_apart(name: str) -> None:
+    model = small_model(CosformerForCausalLM, **OTHERS[name]).train()
+    assert not any("attention_joined" in call for call in compiled(model)[1])
+
+
+def test_eager_and_without_gradients_they_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cosformer.models import cosformer_kind
+
+    def refuse(*_: Any, **__: Any) -> Tensor:
+        raise AssertionError("joined")
+
+    monkeypatch.setattr(cosformer_kind, "joined_attention", refuse)
+    model = small_model(CosformerForCausalLM)
+    step(model)
+    model.generate(tokens(1, 5), max_new_tokens=3, do_sample=False)

@@ -1,0 +1,97 @@
+"""Self attention of q, k and v side by side: the numbers of the operator for parts, gradients in one piece."""
+
+from typing import Any
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+
+from cosformer import cosformer_attention
+from cosformer.ops.joined import joined_attention, parts
+
+BACKENDS = ["cpu", "torch"]
+
+
+def draw(
+    b: int = 2, t: int = 45, heads: int = 4, shared: int = 2, width: int = 12, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    return torch.randn(b, t, heads + 2 * shared, width, dtype=dtype)
+
+
+def both(qkv: Tensor, heads: int, **options: Any) -> tuple[Tensor, Tensor]:
+    return joined_attention(qkv, heads, horizon=64, **options), cosformer_attention(
+        *parts(qkv, heads), horizon=64, **options
+    )
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "causal": {"causal": True},
+    "bidirectional": {},
+    "masked": {"causal": True, "key_mask": torch.arange(45).expand(2, 45) % 7 > 1},
+    "not normalised": {"normalize": False, "feature_map": "silu"},
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shared", [1, 2, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_the_numbers_of_the_parts(name: str, shared: int, backend: str) -> None:
+    qkv = draw(shared=shared).requires_grad_()
+    weights = torch.randn(2, 4, 45, 12, dtype=torch.float64)
+    o, want = both(qkv, 4, backend=backend, **CASES[name])
+    assert torch.equal(o, want)
+    assert o.stride() == want.stride()
+    (got,), (grad,) = (torch.autograd.grad((x * weights).sum(), qkv) for x in (o, want))
+    assert torch.equal(got, grad)
+    assert got.is_contiguous()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_packed_sequences(backend: str) -> None:
+    qkv, cu = draw(b=1, t=30).requires_grad_(), torch.tensor([0, 7, 8, 30])
+    o, want = both(qkv, 4, causal=True, cu_seqlens=cu, backend=backend)
+    assert torch.equal(o, want)
+    (got,), (grad,) = (torch.autograd.grad(x.square().sum(), qkv) for x in (o, want))
+    assert torch.equal(got, grad)
+
+
+def test_first_and_second_derivatives() -> None:
+    qkv = draw(b=1, t=5, heads=2, shared=1, width=3).requires_grad_()
+    call = lambda x: joined_attention(x, 2, horizon=8, causal=True, feature_map="silu")  # noqa: E731
+    assert torch.autograd.gradcheck(call, qkv)
+    assert torch.autograd.gradgradcheck(call, qkv)
+
+
+def test_torch_finds_nothing_wrong_with_it() -> None:
+    qkv = draw(dtype=torch.float32).requires_grad_()
+    arguments = (qkv, None, None, 4, True, 64, "relu", True, 1e-6, "auto")
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(torch.ops.cosformer.attention_joined.default, arguments, test_utils=checks)
+
+
+def test_compiled_the_gradient_is_one_operator() -> None:
+    graphs: list[str] = []
+
+    def keep(graph: Any, _: Any) -> Any:
+        graphs.append(graph.code)
+        return make_boxed_func(graph.forward)
+
+    qkv = draw(dtype=torch.float32).requires_grad_()
+    call = torch.compile(
+        lambda x: joined_attention(x, 4, horizon=64, causal=True).square().sum(),
+        backend=aot_autograd(fw_compiler=keep, bw_compiler=keep), fullgraph=True,
+    )  # fmt: skip
+    call(qkv).backward()
+    want = torch.autograd.grad(joined_attention(qkv, 4, horizon=64, causal=True).square().sum(), qkv)[0]
+    assert torch.equal(qkv.grad, want)
+    assert graphs[-1].count("torch.ops.cosformer.attention_joined_backward") == 1
+    assert "cat" not in graphs[-1]
+
+
+def test_a_horizon_that_is_too_short_is_refused() -> None:
+    with pytest.raises(ValueError, match="horizon=44"):
+        joined_attention(draw(), 4, horizon=44)
+    with pytest.raises(ValueError, match="key_mask has shape"):
+        joined_attention(draw(), 4, horizon=64, key_mask=torch.ones(2, 3, dtype=torch.bool))
