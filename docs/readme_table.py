@@ -18,10 +18,10 @@ PAGES = ("README.md", "docs/quality.md")
 
 def render(paths: list[Path], heading: str) -> str:
     """The table of a result file; of `bench attention` on a CPU its two heading lines stay as they are."""
-    kinds = {"attention on cuda": gpu_table, "compare": compare_table, "train": train_table, "queue": queue_table}
+    kinds = {"attention on cuda": gpu_table, "compare": compare_table, "train": train_table}
     first = json.loads(paths[0].read_text())
-    if first["benchmark"] == "training runs":
-        return runs_table(paths)
+    if first["benchmark"] in (of_several := {"training runs": runs_table, "queue": queue_table}):
+        return of_several[first["benchmark"]](paths)
     kind = kinds.get(first["benchmark"])
     return heading + cpu_rows(first) if kind is None else kind(first)
 
@@ -47,14 +47,16 @@ def runs_table(paths: list[Path]) -> str:
     return "".join(lines)
 
 
-def queue_table(result: dict) -> str:
-    """A line for each variant, a column for each task; where runs shared the machine, its first heading says so."""
+def queue_table(paths: list[Path]) -> str:
+    """A line for each variant, a column for each task; the first heading says what shared a machine, and which."""
     from cosformer.sweeps import markdown_table
-    from cosformer.sweeps.table import beside, rows_of
+    from cosformer.sweeps.table import beside, merged, places, rows_of
 
+    result = merged([json.loads(path.read_text()) for path in paths])
     table = markdown_table({**result, "table": rows_of(result["cells"])})
     rows = [line + "\n" for line in table.splitlines() if line.startswith("|")]
-    return rows[0].replace("| |", f"| {beside(result)} |", 1) + "".join(rows[1:])
+    said = "; ".join(filter(None, [beside(result), places(result)]))
+    return rows[0].replace("| |", f"| {said} |", 1) + "".join(rows[1:])
 
 
 def train_table(result: dict) -> str:

@@ -3,21 +3,22 @@
 #
 # DATA is a folder with enwik8/, wikitext-2/, imdb/, sst2/, multi30k/ and cifar10-gray/, each as docs/data.md says; the
 # stages `speed`, `train` and `compare` read none. Started again, a stage of training goes on where it was ended.
-#   JOBS   runs at a time (6)         TAG   end of the files' names (cuda_h200_ and the month)
-#   RUNS   where runs are kept (runs) PYTHON      of the environment (python)
+#   JOBS   runs at a time (6)         TAG    end of the files' names (cuda_h200_ and the month)
+#   RUNS   where runs are kept (runs) PYTHON of the environment (python)
 #   EXTRA  fields for every recipe but that of --before, such as 'train.compile=on'
+#   ATTENTIONS  of the arena          DEVICE cuda; cpu tries a stage, with EXTRA that make it small
 set -euo pipefail
-stages='speed train matched translation pretrained texts pictures larger compare ablations'
+stages='speed train matched translation pretrained listops text image pathfinder selfpretrained larger compare ablations'
 stage=${1:?a stage: $stages}
 data=${2:-data}
-jobs=${JOBS:-6} runs=${RUNS:-runs} tag=${TAG:-cuda_h200_$(date +%Y-%m)} python=${PYTHON:-python}
+jobs=${JOBS:-6} runs=${RUNS:-runs} tag=${TAG:-cuda_h200_$(date +%Y-%m)} python=${PYTHON:-python} device=${DEVICE:-cuda}
 extra=()
 for field in ${EXTRA:-}; do extra+=(--set "$field"); done
-share=(--device cuda --jobs "$jobs" --set train.workers=1) # several runs at a time share the processors
+share=(--device "$device" --jobs "$jobs" --set train.workers=1) # several runs at a time share the processors
 # The arena's models are small: steps replayed as graphs, since launching kernels takes longer than running them
 small=("${share[@]}" --set train.compile=graphs --set model.residual_in_fp32=false "${extra[@]}")
 share+=("${extra[@]}")
-rivals=cosformer,softmax,linear,cosformer_nocos,performer,linformer
+rivals=${ATTENTIONS:-cosformer,softmax,linear,cosformer_nocos,performer,linformer}
 
 run() { "$python" -m cosformer.cli.main "$@"; }
 # pair QUEUE RECIPE: two matched runs as one file with their curves
@@ -27,19 +28,24 @@ pair() {
 }
 # Small models wait for the CPU to launch kernels: these run side by side
 side_by_side() { if command -v nvidia-cuda-mps-control > /dev/null; then nvidia-cuda-mps-control -d || true; fi; }
+# arena NAME OPTIONS: a queue of the arena, its table in a file of its own
+arena() {
+    side_by_side
+    run lra run "${small[@]}" --out "$runs/lra-$1" --json "results/lra-$1-$tag.json" "${@:2}"
+}
 
 case $stage in
 speed)
-    run bench attention --device cuda --systems ours,sdpa,torch --json "results/attention-$tag.json"
-    run bench attention --device cuda --systems ours,sdpa --width 128 --json "results/attention-width128-$tag.json"
-    run bench attention --device cuda --lengths 1048576 --tokens 1048576 --heads 8 --systems ours \
+    run bench attention --device "$device" --systems ours,sdpa,torch --json "results/attention-$tag.json"
+    run bench attention --device "$device" --systems ours,sdpa --width 128 --json "results/attention-width128-$tag.json"
+    run bench attention --device "$device" --lengths 1048576 --tokens 1048576 --heads 8 --systems ours \
         --json "results/attention-few-heads-$tag.json"
-    run bench decode --device cuda --json "results/decode-$tag.json"
-    run bench generate --device cuda --json "results/generate-$tag.json"
+    run bench decode --device "$device" --json "results/decode-$tag.json"
+    run bench generate --device "$device" --json "results/generate-$tag.json"
     ;;
 train)
-    run bench train --device cuda --steps 1 --repeats 5 --profile --json "results/train-25m-$tag.json"
-    run bench train --device cuda --preset 350m --lengths 8192 --attentions cosformer,softmax --steps 3 --repeats 5 \
+    run bench train --device "$device" --steps 1 --repeats 5 --profile --json "results/train-25m-$tag.json"
+    run bench train --device "$device" --preset 350m --lengths 8192 --attentions cosformer,softmax --steps 3 --repeats 5 \
         --profile --json "results/train-350m-$tag.json"
     ;;
 matched)
@@ -59,23 +65,30 @@ pretrained)
         --out "$runs/pretrained"
     for recipe in mlm-wikitext2 classify-sst2; do pair pretrained "$recipe"; done
     ;;
-texts)
-    side_by_side
-    run lra run --tasks listops,text --attentions "$rivals" --data "text=$data/imdb" "${small[@]}" \
-        --out "$runs/lra-texts" --json "results/lra-texts-$tag.json"
+listops)
+    arena listops --tasks listops --attentions "$rivals"
     ;;
-pictures)
-    side_by_side
-    run lra run --tasks pathfinder,image --attentions "$rivals" --data "image=$data/cifar10-gray" "${small[@]}" \
-        --out "$runs/lra-pictures" --json "results/lra-pictures-$tag.json"
+text)
+    arena text --tasks text --attentions "$rivals" --data "text=$data/imdb"
+    ;;
+image)
+    arena image --tasks image --attentions "$rivals" --data "image=$data/cifar10-gray"
+    ;;
+pathfinder)
+    arena pathfinder --tasks pathfinder --attentions "$rivals"
+    ;;
+selfpretrained)
+    arena selfpretrained --pretrain --tasks listops,text --attentions cosformer --data "text=$data/imdb"
     ;;
 larger)
-    side_by_side
-    run lra run --large --pretrain --tasks listops,image --attentions cosformer --data "image=$data/cifar10-gray" \
-        "${small[@]}" --out "$runs/lra-large" --json "results/lra-large-$tag.json"
+    # Steps cut to what a GPU does in a few minutes
+    arena large-listops --large --pretrain --tasks listops --attentions cosformer \
+        --set train.steps=10000 --set pretrain.steps=5000 "${extra[@]}"
+    arena large-image --large --pretrain --tasks image --attentions cosformer --data "image=$data/cifar10-gray" \
+        --set train.steps=20000 --set pretrain.steps=20000 "${extra[@]}"
     ;;
 compare)
-    run compare speed --device cuda --minutes 4 --out "$runs/compare"
+    run compare speed --device "$device" --minutes 4 --out "$runs/compare"
     cp "$runs/compare/speed.json" "results/compare-$tag.json"
     ;;
 ablations)

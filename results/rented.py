@@ -1,17 +1,19 @@
-"""Spends the minutes of a rented GPU: its tests and what `make.sh` makes, side by side where nothing is timed.
+"""Spends the minutes of a rented GPU: its tests and stages of `make.sh`, side by side where nothing is timed.
 
     python results/rented.py start DATA --minutes 26   # in the background; returns at once
     python results/rented.py look 500                  # what is under way, for so many seconds or until all is done
     python results/rented.py gather FOLDER             # one archive of results, tables, logs and what runs have told
 
-First the tests, and the stages of training that launch little; then these are stopped for a while, and `make.sh train`
-has the GPU to itself; then the arena. What is not done when the minutes are over ends with a checkpoint, and its table
-says so. Everything has a limit of its own: what hangs does not take the rest along.
+First the tests, and the stages of training that launch little; then these are stopped for a while, and what is timed
+has the GPU to itself; then the arena, a few queues at a time in the order of --stages. What is not done when the
+minutes are over ends with a checkpoint, and its table says so. Everything has a limit of its own: what hangs does not
+take the rest along. On another machine, what `gather` packed, unpacked beforehand, is not done again.
 """
 
 import argparse
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +28,14 @@ RUNS = Path("runs")
 LOGS = RUNS / "rented"
 STORY = LOGS / "story.txt"
 APART = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}  # not through MPS: a failing test breaks its own context only
+STAGES = "pretrained,translation,train,listops,text,pathfinder"
+ALONE = {"speed": 500.0, "train": 330.0, "compare": 330.0}
+"""Stages that are timed, and seconds they may take."""
+AT_ONCE = ("matched", "translation", "pretrained")
+"""Stages that launch little: they begin beside the tests."""
+TOGETHER = 2
+"""Other stages at a time, each a queue of JOBS jobs."""
+JOBS = 3
 PATIENCE = 25.0  # seconds in which runs save a checkpoint
 LOOK = 0.5
 KEPT = ("*.json", "*.jsonl", "*.toml", "*.md", "*.png", "*.log", "*.txt")
@@ -107,37 +117,50 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def go(data: str, minutes: float) -> None:
+def go(data: str, minutes: float, stages: list[str], tests: bool) -> None:
     """The whole plan; see the head of this file."""
     end = time.monotonic() + 60 * minutes
-    queues = [stage("pretrained", data, 2).start(), stage("translation", data, 2).start()]
-    beside = {task.name: task.start() for task in [*gpu_tests(), warming()]}
-    codes = {name: task.wait() for name, task in beside.items()}
+    under_way = [stage(name, data, JOBS).start() for name in stages if name in AT_ONCE]
+    timed = [name for name in stages if name in ALONE]
+    beside = [*(gpu_tests() if tests else []), *([warming()] if "train" in timed else [])]
+    codes = {task.name: task.start() for task in beside}
+    codes = {name: task.wait() for name, task in codes.items()}
+    if timed:
+        held = [pid for task in under_way for pid in [task.pid, *descendants(task.pid)]]
+        send(held, signal.SIGSTOP)
+        tell("alone: everything else is stopped")
+        for task in [task for name in timed for task in alone(name, data)]:
+            task.start().wait()
+        send(held, signal.SIGCONT)
+        tell("side by side again")
 
-    held = [pid for task in queues for pid in [task.pid, *descendants(task.pid)]]
-    send(held, signal.SIGSTOP)
-    tell("alone: everything else is stopped")
-    for task in alone(data):
-        task.start().wait()
-    send(held, signal.SIGCONT)
-    tell("side by side again")
-
-    graphs = {} if codes["tests-graphs"] in (0, 5) else {"EXTRA": "train.compile=on"}  # 5: there is no such test
-    queues += [stage(name, data, 3, **graphs).start() for name in ("texts", "pictures")]
-    while any(task.code() is None for task in queues) and time.monotonic() < end - PATIENCE:
+    graphs = {} if codes.get("tests-graphs", 0) in (0, 5) else {"EXTRA": "train.compile=on"}  # 5: there is no such test
+    waiting = [stage(name, data, JOBS, **graphs) for name in stages if name not in AT_ONCE and name not in ALONE]
+    begun: list[Task] = []
+    while time.monotonic() < end - PATIENCE:
+        if waiting and sum(task.code() is None for task in begun) < TOGETHER:
+            begun.append(waiting.pop(0).start())
+        elif not waiting and all(task.code() is not None for task in under_way + begun):
+            break
         time.sleep(LOOK)
-    below = children()
-    for task in queues:
+    below, under_way = children(), under_way + begun
+    for task in under_way:
         if task.code() is None:
             tell(f"{task.name}: time is up")
             send(below.get(task.pid, []), signal.SIGTERM)  # to the queue alone: it ends its jobs
     patience = time.monotonic() + PATIENCE
-    while any(task.code() is None for task in queues) and time.monotonic() < patience:
+    while any(task.code() is None for task in under_way) and time.monotonic() < patience:
         time.sleep(LOOK)
-    for task in queues:
+    for task in under_way:
         task.limit = 0  # by now
         tell(f"{task.name}: ended with {task.code()}: {last_line(task.name)}")
+    for task in waiting:
+        tell(f"{task.name}: no time was left")
     tell("done")
+
+
+def known_stages() -> list[str]:
+    return re.findall(r"^(\w+)\)$", (HERE / "make.sh").read_text(), re.MULTILINE)
 
 
 def stage(name: str, data: str, jobs: int, **environment: str) -> Task:
@@ -166,15 +189,18 @@ def warming() -> Task:
     return Task("warm", [*once, "--lengths", "8192", "--attentions", "cosformer,softmax"], 280, APART)
 
 
-def alone(data: str) -> list[Task]:
+def alone(name: str, data: str) -> list[Task]:
+    """A stage that is timed; with that of training, a run whose run.json tells what reading data and logging cost."""
+    timed = stage(name, data, 1, **APART)
+    timed.limit = ALONE[name]
+    if name != "train":
+        return [timed]
     wide = (
         "model.hidden_size=512", "model.num_hidden_layers=8", "model.num_attention_heads=8", "data.length=2048",
         "train.batch=64", "train.steps=300", "eval.every=300", "train.save_every=300",
     )  # fmt: skip
-    told = [word for one in wide for word in ("--set", one)]  # what reading data and logging cost is in its run.json
+    told = [word for one in wide for word in ("--set", one)]
     lone = cosformer("train", "lm-stdlib", "--device", "cuda", "--quiet", "--out", str(RUNS / "lone"), *told)
-    timed = stage("train", data, 1, **APART)
-    timed.limit = 330
     return [timed, Task("lone", lone, 120, APART)]
 
 
@@ -210,16 +236,20 @@ def main() -> None:
         verb = verbs.add_parser(name, help=where)
         verb.add_argument("data")
         verb.add_argument("--minutes", type=float, default=26)
+        verb.add_argument("--stages", default=STAGES, help=f"of make.sh, with commas ({STAGES})")
+        verb.add_argument("--no-tests", action="store_true", help="they passed on such a machine already")
     verbs.add_parser("look").add_argument("seconds", type=float)
     verbs.add_parser("gather").add_argument("folder", type=Path)
     given = words.parse_args()
+    if unknown := sorted(set(getattr(given, "stages", STAGES).split(",")) - set(known_stages())):
+        words.error(f"make.sh has no stage {', '.join(unknown)}: there are {', '.join(known_stages())}")
     LOGS.mkdir(parents=True, exist_ok=True)
     if given.verb == "look":
         look(given.seconds)
     elif given.verb == "gather":
         gather(given.folder)
     elif given.verb == "go":
-        go(given.data, given.minutes)
+        go(given.data, given.minutes, given.stages.split(","), not given.no_tests)
     else:
         again = [sys.executable, __file__, "go", *sys.argv[2:]]
         with (LOGS / "plan.log").open("ab") as out:

@@ -52,15 +52,17 @@ def run(
 
 @app.command()
 def table(
-    folder: Annotated[Path, typer.Argument(help="Folder of a queue, or a table that was kept.")] = Path("runs/lra"),
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of queues, or tables that were kept (runs/lra).")
+    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="For documents.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Print the table of a queue, also while it runs."""
+    """Print the table of a queue, also while it runs; of several queues, one table."""
     from cosformer.cli.queued import print_table
 
     with refusals():
-        from cosformer.sweeps.table import read_table
+        from cosformer.sweeps.table import merged, read_table
 
-        found = read_table(folder)
+        found = merged([read_table(folder) for folder in folders or [Path("runs/lra")]])
     print_table(found, markdown=markdown, as_json=as_json)

@@ -19,7 +19,7 @@ from cosformer.cli.watching import harmless
 from cosformer.sweeps import Job, QueueSettings, Running, markdown_table, run_queue
 from cosformer.sweeps.outcomes import FAILED
 from cosformer.sweeps.queue import done_in
-from cosformer.sweeps.table import TABLE, beside, heading, read_table, shown
+from cosformer.sweeps.table import TABLE, beside, heading, places, read_table, shown
 
 
 class QueueShown:
@@ -122,4 +122,7 @@ def print_table(found: dict[str, Any], *, markdown: bool = False, as_json: bool 
             f"{rate:.1f}" if rate else "", f"{memory / 2**20:,.0f}" if memory else "",
         )  # fmt: skip
     out = Console()
-    (out if out.is_terminal else Console(width=160)).print(table)
+    out = out if out.is_terminal else Console(width=160)
+    out.print(table)
+    if places(found):
+        out.print(places(found), markup=False, highlight=False)

@@ -135,6 +135,37 @@ def read_table(path: Path) -> dict[str, Any]:
         ) from error
 
 
+def merged(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Several tables, such as of queues of a task each, as one. Where a run is in more than one, that done counts."""
+    if len(tables) == 1:
+        return tables[0]
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for cell in (cell for table in tables for cell in table["cells"]):
+        key = (cell["group"], cell["variant"], cell["seed"])
+        before = found.get(key)
+        if before is not None and before["state"] == cell["state"] == DONE and before != cell:
+            raise ValueError(
+                f"two tables have {cell['group']} {cell['variant']} of seed {cell['seed']}: name one of them"
+            )
+        if before is None or before["state"] != DONE:
+            found[key] = cell
+    cells, first = list(found.values()), tables[0]
+    settings = {f"{name}s": list(dict.fromkeys(cell[name] for cell in cells)) for name in ("group", "variant", "seed")}
+    settings["parallel"] = max(table["settings"]["parallel"] for table in tables)
+    return {**first, "settings": {**first["settings"], **settings}, "cells": cells, "table": rows_of(cells)}
+
+
+def places(found: dict[str, Any]) -> str:
+    """Which groups were measured where, if not all in one place."""
+    by_device: dict[str, dict[str, None]] = {}
+    for cell in found.get("cells", []):
+        if cell["state"] == DONE and "device" in cell:
+            by_device.setdefault(cell["device"], {})[cell["group"]] = None
+    if len(by_device) < 2:
+        return ""
+    return "; ".join(f"{', '.join(groups)} on {device}" for device, groups in by_device.items())
+
+
 def beside(found: dict[str, Any]) -> str:
     """What must be said of speed where runs shared the machine, or nothing."""
     others = found["settings"]["parallel"] - 1
@@ -182,6 +213,7 @@ def markdown_table(found: dict[str, Any]) -> str:
                 text += f", {row['memory_bytes'] / 2**20:,.0f} MiB"
             cells.append(text.replace("|", "\\|"))
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
-    if beside(found):
-        lines += ["", f"{beside(found).capitalize()}."]
+    for words in (beside(found), places(found)):
+        if words:
+            lines += ["", f"{words[0].upper()}{words[1:]}."]
     return "\n".join(lines) + "\n"

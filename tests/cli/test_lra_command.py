@@ -37,6 +37,8 @@ def test_trains_prints_and_writes(tmp_path: Path) -> None:
     assert words.startswith("| | listops (test accuracy) |\n")
     code, words = lra("table", str(tmp_path / "q"), "--json")
     assert json.loads(words)["table"] == rows_of(kept["cells"])
+    code, words = lra("table", str(tmp_path / "q"), str(tmp_path / "kept.json"), "--json")
+    assert json.loads(words)["table"] == rows_of(kept["cells"])
     again = ("run", "--tasks", "listops", "--attentions", " cosformer", "--out", str(tmp_path / "q"), *sets)
     code, words = lra(*again)
     assert (code, "1 runs in" in words, "1 of them done" in words) == (0, True, True)

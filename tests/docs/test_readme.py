@@ -102,6 +102,18 @@ def test_a_table_of_a_queue_is_made_whole(tmp_path: Path) -> None:
         assert module.rewrite(f"words\n\n{before}{marker}\nmore\n", tmp_path) == f"words\n\n{ARENA}{marker}\nmore\n"
 
 
+def test_tasks_of_several_files_are_one_table(tmp_path: Path) -> None:
+    module = readme_table()
+    for name, group, device in (("a.json", "listops", "one CPU"), ("b.json", "text", "one GPU")):
+        cell = {"group": group, "variant": "cosformer", "seed": 0, **done(value=0.379), "device": device}
+        (tmp_path / name).write_text(json.dumps({**QUEUE, "cells": [cell]}))
+    (heading, _, row, _) = module.rewrite("<!-- table: a.json,b.json -->\n", tmp_path).splitlines()
+    said, *groups = heading.strip("| ").split(" | ")
+    assert said == "steps/s with up to 5 other runs beside; listops on one CPU; text on one GPU"
+    assert groups == ["listops (test accuracy)", "text (test accuracy)"]
+    assert row.count("37.9%") == 2
+
+
 def test_the_gpu_plot_comes_from_the_same_file(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     module = readme_table()

@@ -31,7 +31,7 @@ JOB = """
 import signal, sys, time
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(time.time_ns()))
-long = sys.argv[1] == "pictures"
+long = sys.argv[1] == "pathfinder"
 end = time.monotonic() + (60 if long else 3)
 while time.monotonic() < end and not asked:
     open("beats-" + sys.argv[1], "a").write(f"{time.time_ns()}\\n")
@@ -67,12 +67,15 @@ def test_the_plan(rented: ModuleType, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(rented, "warming", lambda: rented.Task("warm", short))
     monkeypatch.setattr(rented, "cosformer", lambda *_: short)
     begin = time.monotonic()
-    rented.go("data", 0.2)  # 12 s, of which the last three are patience
+    monkeypatch.setattr(rented, "TOGETHER", 1)
+    stages = ["pretrained", "translation", "train", "text", "pathfinder", "image"]
+    rented.go("data", 0.2, stages, tests=True)  # 12 s, of which the last three are patience
     assert time.monotonic() - begin < 30
     story = rented.STORY.read_text()
     assert "tests-training: past its 1 s" in story
-    assert "pictures: time is up" in story
-    assert "texts: time is up" not in story
+    assert "pathfinder: time is up" in story
+    assert "text: time is up" not in story
+    assert "image: no time was left" in story
     assert story.endswith("done\n")
     told = dict(line.rsplit(" ", 1) for line in (tmp_path / "story").read_text().splitlines())
     alone = int(told["train begins"]), int(told["train ends"])
@@ -81,9 +84,10 @@ def test_the_plan(rented: ModuleType, tmp_path: Path, monkeypatch: pytest.Monkey
         assert min(beats) < alone[0]  # under way before
         assert max(beats) > alone[1]  # and after,
         assert not [beat for beat in beats if alone[0] < beat < alone[1]]  # and stopped meanwhile
-    assert int(told["texts begins"]) > alone[1]
-    assert (tmp_path / "asked-pictures").read_text() == "1"  # once: asked twice, a run ends without a checkpoint
-    assert (tmp_path / "asked-texts").read_text() == "0"
+    assert int(told["text begins"]) > alone[1]
+    assert int(told["pathfinder begins"]) > int(told["text ends"])  # one of the arena at a time
+    assert (tmp_path / "asked-pathfinder").read_text() == "1"  # once: asked twice, a run ends without a checkpoint
+    assert (tmp_path / "asked-text").read_text() == "0"
 
 
 def test_what_is_gathered(rented: ModuleType, tmp_path: Path) -> None:
@@ -102,11 +106,31 @@ def test_what_is_gathered(rented: ModuleType, tmp_path: Path) -> None:
         assert sorted(archive.getnames()) == ["results/a.json", "runs/lra/table.json"]
 
 
-def test_stages_are_those_of_make(rented: ModuleType) -> None:
-    text = SCRIPT.with_name("make.sh").read_text()
-    for name in ("pretrained", "translation", "texts", "pictures", "train"):
-        assert f"\n{name})\n" in text
+def test_stages_are_those_of_make(rented: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rented, "HERE", SCRIPT.parent)
+    known = set(rented.known_stages())
+    assert len(known) == 13
+    assert {*rented.STAGES.split(","), *rented.ALONE, *rented.AT_ONCE} < known
     for task in rented.gpu_tests():
         folders = [Path(SCRIPT.parents[1], word) for word in task.command if word.startswith("tests/")]
         assert folders
         assert all(map(os.path.isdir, folders))
+
+
+def test_a_stage_that_is_none_is_refused(
+    rented: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rented, "HERE", SCRIPT.parent)
+    monkeypatch.setattr(sys, "argv", ["rented.py", "start", "data", "--stages", "train,listop"])
+    with pytest.raises(SystemExit):
+        rented.main()
+    assert "make.sh has no stage listop: there are speed, train" in capsys.readouterr().err
+
+
+def test_without_anything_timed_nothing_is_stopped(rented: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    rented.go("data", 0.2, ["translation", "text"], tests=False)
+    story = rented.STORY.read_text()
+    assert "alone" not in story
+    assert "tests-" not in story
+    assert "warm" not in story
+    assert all(f"{name}: ended with 0" in story for name in ("translation", "text"))

@@ -12,7 +12,7 @@ from cosformer.compare import quality
 from cosformer.sweeps import attention_variants, collect, jobs_of, markdown_table, rows_of
 from cosformer.sweeps.jobs import Job, run_folder
 from cosformer.sweeps.outcomes import METRICS
-from cosformer.sweeps.table import TABLE, interval, read_table, shown
+from cosformer.sweeps.table import TABLE, interval, merged, places, read_table, shown
 
 
 def cell(seed: int, value: float | None, **more: Any) -> dict[str, Any]:
@@ -103,6 +103,37 @@ def test_markdown_has_groups_across() -> None:
     assert markdown_table(table).splitlines() == lines
     settings["parallel"] = 6
     assert markdown_table(table).splitlines() == [*lines, "", "Steps/s with up to 5 other runs beside."]
+
+
+def queue_of(*cells: dict[str, Any], parallel: int = 1) -> dict[str, Any]:
+    names = {f"{name}s": list(dict.fromkeys(cell[name] for cell in cells)) for name in ("group", "variant", "seed")}
+    return {
+        "kind": "queue", "name": "test", "settings": {"parallel": parallel, **names}, "cells": list(cells), "table": []
+    }  # fmt: skip
+
+
+def test_queues_of_a_task_each_are_one_table() -> None:
+    text = {**cell(0, 0.6, device="B"), "group": "text"}
+    late = {**text, "variant": "linear", "state": "interrupted", "why": ""}
+    first, second = queue_of(cell(0, 0.4, device="A"), late), queue_of(text, {**late, **done(value=0.5)}, parallel=3)
+    found = merged([first, second])
+    assert found["settings"] == {
+        "parallel": 3, "groups": ["listops", "text"], "variants": ["cosformer", "linear"], "seeds": [0],
+    }  # fmt: skip
+    assert [(row["group"], row["variant"], row.get("value")) for row in found["table"]] == [
+        ("listops", "cosformer", 0.4), ("text", "linear", 0.5), ("text", "cosformer", 0.6),
+    ]  # fmt: skip
+    assert [row["state"] for row in found["table"]] == ["done"] * 3  # the one done counts, whichever comes first
+    assert merged([second, first])["settings"]["groups"] == ["text", "listops"]
+    assert places(found) == "listops on A; text on B"
+    assert markdown_table(found).splitlines()[-1] == "Listops on A; text on B."
+    assert not places(first)
+
+
+def test_a_run_with_two_results_is_not_chosen_in_silence() -> None:
+    with pytest.raises(ValueError, match="two tables have listops cosformer of seed 0: name one of them"):
+        merged([queue_of(cell(0, 0.4)), queue_of(cell(0, 0.5))])
+    assert merged([queue_of(cell(0, 0.4)), queue_of(cell(0, 0.4))])["table"][0]["value"] == 0.4  # the same file twice
 
 
 def test_the_page_that_compares_knows_the_same_table() -> None:
