@@ -40,6 +40,7 @@ PATIENCE = 25.0  # seconds in which runs save a checkpoint
 LOOK = 0.5
 KEPT = ("*.json", "*.jsonl", "*.toml", "*.md", "*.png", "*.log", "*.txt")
 LEFT = {"tokenizer.json"}
+WITHOUT = ("data-cache", "best", "checkpoint-")  # folders that are nothing without their weights
 
 
 @dataclass(slots=True)
@@ -222,7 +223,10 @@ def gather(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     roots = (RUNS, Path("results"), Path("docs/figures"))
     found = {path for root in roots for kind in KEPT for path in root.rglob(kind)}
-    found = {path for path in found if "data-cache" not in path.parts and path.name not in LEFT}
+    found = {
+        path for path in found
+        if path.name not in LEFT and not any(part.startswith(WITHOUT) for part in path.parent.parts)
+    }  # fmt: skip
     with tarfile.open(folder / "rented.tgz", "w:gz") as archive:
         for path in sorted(found):
             archive.add(path)
@@ -251,6 +255,7 @@ def main() -> None:
     elif given.verb == "go":
         go(given.data, given.minutes, given.stages.split(","), not given.no_tests)
     else:
+        tell(f"the plan of {given.minutes:g} minutes: {given.stages}")  # before `look`: the last plan ended with «done»
         again = [sys.executable, __file__, "go", *sys.argv[2:]]
         with (LOGS / "plan.log").open("ab") as out:
             subprocess.Popen(again, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)

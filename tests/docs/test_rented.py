@@ -96,14 +96,19 @@ def test_what_is_gathered(rented: ModuleType, tmp_path: Path) -> None:
     for path in (
         "runs/lra/table.json",
         "runs/lra/data-cache/manifest.json",
-        "results/a.json",
+        "runs/lra/runs/one/metrics.jsonl",
+        "runs/lra/runs/one/checkpoint-5/config.json",
+        "runs/lra/runs/one/best/config.json",
+        "results/best.json",
         "runs/x/model.safetensors",
     ):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("{}")
     rented.gather(tmp_path / "out")
     with tarfile.open(tmp_path / "out" / "rented.tgz") as archive:
-        assert sorted(archive.getnames()) == ["results/a.json", "runs/lra/table.json"]
+        assert sorted(archive.getnames()) == [
+            "results/best.json", "runs/lra/runs/one/metrics.jsonl", "runs/lra/table.json",
+        ]  # fmt: skip
 
 
 def test_stages_are_those_of_make(rented: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +120,20 @@ def test_stages_are_those_of_make(rented: ModuleType, monkeypatch: pytest.Monkey
         folders = [Path(SCRIPT.parents[1], word) for word in task.command if word.startswith("tests/")]
         assert folders
         assert all(map(os.path.isdir, folders))
+
+
+def test_a_second_plan_is_not_over_before_it_began(
+    rented: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rented, "known_stages", lambda: ["text"])
+    monkeypatch.setattr(rented.subprocess, "Popen", lambda *_, **__: None)
+    rented.tell("done")
+    monkeypatch.setattr(sys, "argv", ["rented.py", "start", "data", "--stages", "text"])
+    rented.main()
+    begin = time.monotonic()
+    rented.look(0.5)
+    assert time.monotonic() - begin >= 0.5
+    assert "the plan of 26 minutes: text" in capsys.readouterr().out
 
 
 def test_a_stage_that_is_none_is_refused(
