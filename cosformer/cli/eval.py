@@ -34,7 +34,8 @@ def evaluate(
 ) -> None:
     """Measure a trained model: bits per byte and perplexity, accuracy with its interval, or BLEU.
 
-    The result is also written to eval-SPLIT.json in the run folder, with hashes, settings, machine and commit.
+    The result is also written to eval-SPLIT.json in the run folder, with hashes, settings, machine and commit; with
+    --test-data to eval-SPLIT-own.json, with --batches to eval-SPLIT-part.json.
     """
     with refusals():
         from cosformer.models.writing import hide_bars

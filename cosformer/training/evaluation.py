@@ -54,7 +54,8 @@ def evaluate(
     run: str | Path, settings: EvalSettings | None = None, *, device: str = "auto", cache: str | Path | None = None,
     done: Callable[[int, int], None] = lambda _, __: None, preparing: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Metrics of the model in a run folder; also written to eval-<split>.json there (`file`; None where it cannot be).
+    """Metrics of the model in a run folder; also written there (`file`; None where it cannot be): eval-<split>.json, or
+    of files of one's own eval-<split>-own.json, of some batches eval-<split>-part.json.
 
     Bits per byte, perplexity per token and per word of a language model; perplexity of the guessed tokens of a masked
     one; accuracy with Wilson's 95% interval; BLEU (sacrebleu) of a translation. done: told of batches.
@@ -102,12 +103,18 @@ def evaluate(
         "precision": "bf16" if bf16 else "fp32", "metrics": metrics, "step": _step(run),
         **provenance(str(where)),
     }  # fmt: skip
-    file = run / f"eval-{split}.json"
+    file = run / _file_name(split, settings)
     try:
         write_atomically(file, [(json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode()])
     except OSError:  # a run of someone else's, a full disk: the numbers are not lost for that
         return result | {"file": None}
     return result | {"file": str(file)}
+
+
+def _file_name(split: str, settings: EvalSettings) -> str:
+    """Tables of runs read eval-<split>.json as the number of the run's own data: nothing else is written there."""
+    own, part = "-own" if settings.test_path else "", "-part" if settings.batches else ""
+    return f"eval-{split}{own}{part}.json"
 
 
 def _opened(

@@ -167,8 +167,16 @@ def test_files_of_ones_own_are_tested_whole(runs: dict[str, Path], tmp_path: Pat
     mine.write_text("the cat sees a dog .\n" * 40)
     result = evaluate(runs["lm-text"], EvalSettings(test_path=(str(mine),)), device="cpu")
     assert (result["split"], result["metrics"]["tokens"]) == ("test", len(mine.read_bytes()))
+    # tables of runs read eval-test.json as the number of the run's own data
+    assert Path(result["file"]).name == "eval-test-own.json"
     with pytest.raises(ValueError, match="test_path: the run is of sst2"):
         evaluate(runs["classify-sst2"], EvalSettings(test_path=(str(mine),)), device="cpu")
+
+
+def test_some_batches_are_not_taken_for_the_whole(runs: dict[str, Path]) -> None:
+    for batches, name in ((0, "eval-valid.json"), (1, "eval-valid-part.json")):
+        result = evaluate(runs["lm-text"], EvalSettings(split="valid", batches=batches), device="cpu")
+        assert Path(result["file"]).name == name
 
 
 def test_files_that_lack_a_class_are_tested_by_the_models_classes(tmp_path: Path) -> None:
