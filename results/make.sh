@@ -2,13 +2,13 @@
 # Makes the files of this folder that a GPU makes: bash results/make.sh STAGE DATA, from the root of a checkout.
 #
 # DATA is a folder with enwik8/, wikitext-2/, imdb/, sst2/, multi30k/ and cifar10-gray/, each as docs/data.md says; the
-# stages `speed`, `train` and `compare` read none. Started again, a stage of training goes on where it was ended.
+# stages `speed`, `train`, `profile` and `compare` read none. Started again, a stage of training goes on where it was ended.
 #   JOBS   runs at a time (6)         TAG    end of the files' names (cuda_h200_ and the month)
 #   RUNS   where runs are kept (runs) PYTHON of the environment (python)
 #   EXTRA  fields for every recipe but that of --before, such as 'train.compile=on'
 #   ATTENTIONS  of the arena          DEVICE cuda; cpu tries a stage, with EXTRA that make it small
 set -euo pipefail
-stages='speed train matched translation pretrained listops text image pathfinder selfpretrained larger compare ablations'
+stages='speed train profile matched translation pretrained listops text image pathfinder selfpretrained larger compare ablations'
 stage=${1:?a stage: $stages}
 data=${2:-data}
 jobs=${JOBS:-6} runs=${RUNS:-runs} tag=${TAG:-cuda_h200_$(date +%Y-%m)} python=${PYTHON:-python} device=${DEVICE:-cuda}
@@ -47,6 +47,12 @@ train)
     run bench train --device "$device" --steps 1 --repeats 5 --profile --json "results/train-25m-$tag.json"
     run bench train --device "$device" --preset 350m --lengths 8192 --attentions cosformer,softmax --steps 3 --repeats 5 \
         --profile --json "results/train-350m-$tag.json"
+    ;;
+profile)
+    for task in listops pathfinder; do
+        "$python" results/profile_steps.py "$runs/profile-$task.json" "lra-$task" 'data.sizes=[8192,256,256]' \
+            train.compile=graphs model.residual_in_fp32=false ${EXTRA:-}
+    done
     ;;
 matched)
     recipes=(lm-enwik8 lm-wikitext2 classify-imdb)

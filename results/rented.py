@@ -28,8 +28,8 @@ RUNS = Path("runs")
 LOGS = RUNS / "rented"
 STORY = LOGS / "story.txt"
 APART = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}  # not through MPS: a failing test breaks its own context only
-STAGES = "pretrained,translation,train,listops,text,pathfinder"
-ALONE = {"speed": 500.0, "train": 420.0, "compare": 330.0}
+STAGES = "pretrained,translation,train,profile,listops,text,pathfinder"
+ALONE = {"speed": 500.0, "train": 420.0, "profile": 150.0, "compare": 330.0}
 """Stages that are timed, and seconds they may take."""
 AT_ONCE = ("matched", "translation", "pretrained")
 """Stages that launch little: they begin beside the tests."""

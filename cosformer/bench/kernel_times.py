@@ -11,18 +11,35 @@ from cosformer.bench.timing import synchronize
 SHOWN = 40
 
 
+class KernelTimes:
+    """Between start and stop, every kernel that runs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+        self.profile = profile(activities=activities, acc_events=True)
+
+    def start(self) -> None:
+        synchronize(self.device)
+        self.profile.start()
+
+    def stop(self, calls: int) -> list[dict[str, Any]]:
+        """Name, milliseconds in a call of all its launches, and how many these are; `calls` were made since start."""
+        synchronize(self.device)
+        self.profile.stop()
+        on_gpu = self.device.type == "cuda"
+        rows = []
+        for event in self.profile.key_averages():
+            if event.device_type.name == ("CUDA" if on_gpu else "CPU"):
+                spent = event.self_device_time_total if on_gpu else event.self_cpu_time_total  # microseconds
+                rows.append({"name": event.key, "ms": spent / 1e3 / calls, "launches": event.count / calls})
+        return sorted(rows, key=lambda row: -row["ms"])
+
+
 def kernel_times(call: Callable[[], object], device: torch.device, *, calls: int = 2) -> list[dict[str, Any]]:
-    """Name, milliseconds in a call of all its launches, and how many these are. `call` is warm already."""
-    on_gpu = device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities, acc_events=True) as seen:
-        for _ in range(calls):
-            call()
-        synchronize(device)
-    wanted = "CUDA" if on_gpu else "CPU"
-    found = [event for event in seen.key_averages() if event.device_type.name == wanted]
-    rows = []
-    for event in found:
-        spent = event.self_device_time_total if on_gpu else event.self_cpu_time_total  # microseconds
-        rows.append({"name": event.key, "ms": spent / 1e3 / calls, "launches": event.count / calls})
-    return sorted(rows, key=lambda row: -row["ms"])[:SHOWN]
+    """Of a call that is warm already."""
+    seen = KernelTimes(device)
+    seen.start()
+    for _ in range(calls):
+        call()
+    return seen.stop(calls)[:SHOWN]

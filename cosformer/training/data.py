@@ -91,13 +91,15 @@ class RunData:
         found, collate = self.dataset("train"), self.collator()
         return MaskedByEpoch(found, collate) if isinstance(found, Masked) else ByEpoch(found, collate)
 
-    def collator(self) -> Callable[[Sequence[dict[str, Tensor]]], dict[str, Tensor]]:
+    def collator(self, length: int = 0) -> Callable[[Sequence[dict[str, Tensor]]], dict[str, Tensor]]:
+        """length: of the data set that is read, if not as in training."""
         if self.recipe.data.pack:
             return JoinedDocuments(pad=self.pad)
         if self.recipe.task in ("lm", "mlm") and isinstance(self.source, TextSource):
             return PadCollator(pad=self.pad)
         multiple = self.recipe.data.length if self.recipe.data.fill else MULTIPLE
-        return PadCollator(pad=self.pad, multiple=multiple, always_mask=not self._one_length())
+        most = max(length or self.recipe.data.length, self.recipe.data.target_length)  # the model may read no further
+        return PadCollator(pad=self.pad, multiple=multiple, most=most, always_mask=not self._one_length())
 
     def _one_length(self) -> bool:
         """Pictures: no batch is ever padded, and none needs a mask."""

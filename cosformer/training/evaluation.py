@@ -87,7 +87,7 @@ def evaluate(
 
     metrics: dict[str, Any] = held_out(
         model, data, split, batch=settings.batch, batches=settings.batches, device=where, autocast=autocast,
-        dataset=dataset, done=done,
+        dataset=dataset, length=settings.context, done=done,
     )  # fmt: skip
     if recipe.task == "lm" and not settings.batches and not recipe.data.pack:
         tokens = round(metrics["tokens"])
@@ -163,7 +163,8 @@ def _translated(
 ) -> dict[str, float | str]:  # fmt: skip
     """BLEU against the texts as they are, not as they were cut for training."""
     assert isinstance(data.source, ExampleSource)
-    dataset, collate, tokenizer = data.dataset(split, length=settings.context), data.collator(), data.tokenizer
+    dataset, tokenizer = data.dataset(split, length=settings.context), data.tokenizer
+    collate = data.collator(settings.context)
     true = [example.texts[1] for example in data.source.examples(split)]
     spread = chosen_batches(len(dataset), settings.batch, settings.batches, data.recipe.seed)
     chosen = [i for batch in spread for i in batch]

@@ -51,16 +51,17 @@ def chosen_batches(length: int, batch: int, most: int, seed: int) -> list[list[i
 def held_out(
     model: Any, data: RunData, split: str, *, batch: int, batches: int, device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]], rank: int = 0, world: int = 1,
-    total: Callable[[Tensor], Tensor] = lambda x: x, dataset: Any = None,
+    total: Callable[[Tensor], Tensor] = lambda x: x, dataset: Any = None, length: int = 0,
     done: Callable[[int, int], None] = lambda _, __: None,
 ) -> dict[str, float]:  # fmt: skip
     """What the task reports: bits per byte and perplexity, perplexity, or accuracy with its interval.
 
     Each of `world` processes takes every world-th batch; `total` adds tensors over them. dataset: the split read in
-    another way than in training. done: told how many batches there are and how many were read.
+    another way than in training, up to `length` tokens at once. done: told how many batches there are and how many
+    were read.
     """
     dataset = data.dataset(split) if dataset is None else dataset
-    read = ByEpoch(dataset, data.collator()).__getitems__  # as in training: a batch at once, where that can be done
+    read = ByEpoch(dataset, data.collator(length)).__getitems__  # as in training: a batch at once, where it can be
     chosen = chosen_batches(len(dataset), batch, batches, data.recipe.seed)
     classes = data.classes if data.recipe.task == "classify" else ()
     # sums stay on the device: the next batch is read while it computes

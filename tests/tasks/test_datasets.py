@@ -154,6 +154,19 @@ def test_pairs_joined_and_apart(pairs: ShardSet) -> None:
         LabelledTexts(pairs, 4, bos=1, eos=2)
 
 
+def test_rounding_does_not_pass_what_a_model_can_read(pairs: ShardSet) -> None:
+    apart = LabelledTexts(pairs, 5, eos=2, apart=True)
+    longest = max(len(apart[i]["input_ids"]) for i in range(3))
+    for most, wanted in ((0, 8), (longest, longest), (7, 7), (8, 8), (9, 8), (1, longest)):
+        collate = PadCollator(pad=0, multiple=8, most=most)
+        batch, at_once = collate([apart[i] for i in range(3)]), apart.read_rows([0, 1, 2])
+        assert at_once is not None
+        assert batch["input_ids"].shape == batch["attention_mask"].shape == (3, wanted)
+        assert all(torch.equal(batch[name], value) for name, value in collate.join(at_once).items())
+    with pytest.raises(ValueError, match="most=-1: 0 for no limit"):
+        PadCollator(pad=0, most=-1)
+
+
 @given(a=st.integers(0, 30), b=st.integers(0, 30), room=st.integers(2, 40))
 def test_cutting_takes_from_the_longer(a: int, b: int, room: int) -> None:
     x, y = fit([a, b], room)

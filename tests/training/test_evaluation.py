@@ -173,6 +173,18 @@ def test_files_of_ones_own_are_tested_whole(runs: dict[str, Path], tmp_path: Pat
         evaluate(runs["classify-sst2"], EvalSettings(test_path=(str(mine),)), device="cpu")
 
 
+@pytest.mark.parametrize("name", ["classify-sst2", "translate-multi30k"])
+def test_lengths_that_are_no_multiple_are_read_to_the_horizon(name: str, tmp_path: Path) -> None:
+    """Rounding up what is padded would pass it, wherever a text is as long as texts may be."""
+    short = ("data.length=21", "model.horizon=21", "train.steps=4", "sample.prompts=[]")
+    train(tiny(name, tmp_path / "data", *short), tmp_path / "run", device="cpu")
+    model = load_model(tmp_path / "run")
+    assert model.config.horizon == 21
+    for context in (21, 19):
+        result = evaluate(tmp_path / "run", EvalSettings(split="valid", context=context), device="cpu")
+        assert math.isfinite(result["metrics"]["loss"])
+
+
 def test_some_batches_are_not_taken_for_the_whole(runs: dict[str, Path]) -> None:
     for batches, name in ((0, "eval-valid.json"), (1, "eval-valid-part.json")):
         result = evaluate(runs["lm-text"], EvalSettings(split="valid", batches=batches), device="cpu")

@@ -23,12 +23,20 @@ class PadCollator:
 
     pad: int
     multiple: int = 1
+    most: int = 0
+    """Tokens that rounding does not pass, such as the horizon of a model; 0: no limit."""
     left: bool = False
     always_mask: bool = False
 
     def __post_init__(self) -> None:
         if self.multiple < 1:
             raise ValueError(f"multiple={self.multiple}: 1 for no rounding")
+        if self.most < 0:
+            raise ValueError(f"most={self.most}: 0 for no limit")
+
+    def width(self, longest: int) -> int:
+        rounded = -(-max(1, longest) // self.multiple) * self.multiple
+        return max(longest, min(rounded, self.most)) if self.most else rounded
 
     def __call__(self, items: Sequence[Item]) -> Item:
         batch: Item = {}
@@ -54,15 +62,15 @@ class PadCollator:
                 continue
             tokens = name.endswith("input_ids")
             fill = self.pad if tokens else 0 if name == "position_ids" else IGNORED
-            batch[name] = rows.padded(fill, multiple=self.multiple, left=self.left)
+            batch[name] = rows.padded(fill, self.width(rows.longest), left=self.left)
             if tokens and (self.always_mask or bool((rows.lengths != batch[name].shape[1]).any())):
                 ones = Rows(np.ones_like(rows.values), rows.lengths)
                 mask = name.removesuffix("input_ids") + "attention_mask"
-                batch[mask] = ones.padded(0, multiple=self.multiple, left=self.left)
+                batch[mask] = ones.padded(0, self.width(rows.longest), left=self.left)
         return batch
 
     def _padded(self, rows: list[Tensor], value: int) -> Tensor:
-        longest = -(-max(1, *(len(row) for row in rows)) // self.multiple) * self.multiple
+        longest = self.width(max(len(row) for row in rows))
         out = rows[0].new_full((len(rows), longest), value)  # [B, T]
         for line, row in zip(out, rows, strict=True):
             place = slice(longest - len(row), None) if self.left else slice(0, len(row))

@@ -19,10 +19,13 @@ class Rows(NamedTuple):
     def real(self) -> NDArray[np.bool_]:
         return np.arange(self.values.shape[1]) < self.lengths[:, None]
 
-    def padded(self, fill: int, *, multiple: int, left: bool) -> Tensor:
-        """[B, T], T the longest rounded up to a multiple."""
+    @property
+    def longest(self) -> int:
+        return self.values.shape[1]
+
+    def padded(self, fill: int, width: int, *, left: bool) -> Tensor:
+        """[B, width]"""
         count, longest = self.values.shape
-        width = -(-max(1, longest) // multiple) * multiple
         if width == longest and bool((self.lengths == longest).all()):
             return torch.from_numpy(self.values)
         out = np.full((count, width), fill, np.int64)
