@@ -4,10 +4,11 @@
     python results/rented.py look 500                  # what is under way, for so many seconds or until all is done
     python results/rented.py gather FOLDER             # one archive of results, tables, logs and what runs have told
 
-First the tests, and the stages of training that launch little; then these are stopped for a while, and what is timed
-has the GPU to itself; then the arena, a few queues at a time in the order of --stages. What is not done when the
-minutes are over ends with a checkpoint, and its table says so. Everything has a limit of its own: what hangs does not
-take the rest along. On another machine, what `gather` packed, unpacked beforehand, is not done again.
+First the stages of training that launch little, beside one test of CUDA graphs; then these are stopped for a while,
+and what is timed has the GPU to itself; then the arena, a few queues at a time in the order of --stages, beside the
+other tests. What is not done when the minutes are over ends with a checkpoint, and its table says so. Everything has a
+limit of its own: what hangs does not take the rest along. On another machine, what `gather` packed, unpacked
+beforehand, is not done again.
 """
 
 import argparse
@@ -123,7 +124,7 @@ def go(data: str, minutes: float, stages: list[str], tests: bool) -> None:
     end = time.monotonic() + 60 * minutes
     under_way = [stage(name, data, JOBS).start() for name in stages if name in AT_ONCE]
     timed = [name for name in stages if name in ALONE]
-    beside = [*(gpu_tests() if tests else []), *([warming()] if "train" in timed else [])]
+    beside = [*(graphs_test() if tests else []), *([warming()] if "train" in timed else [])]
     codes = {task.name: task.start() for task in beside}
     codes = {name: task.wait() for name, task in codes.items()}
     if timed:
@@ -138,10 +139,12 @@ def go(data: str, minutes: float, stages: list[str], tests: bool) -> None:
     graphs = {} if codes.get("tests-graphs", 0) in (0, 5) else {"EXTRA": "train.compile=on"}  # 5: there is no such test
     waiting = [stage(name, data, JOBS, **graphs) for name in stages if name not in AT_ONCE and name not in ALONE]
     begun: list[Task] = []
+    checks = [task.start() for task in (gpu_tests() if tests else [])]
     while time.monotonic() < end - PATIENCE:
+        tested = [task.code() is not None for task in checks]  # looks at their limits, too
         if waiting and sum(task.code() is None for task in begun) < TOGETHER:
             begun.append(waiting.pop(0).start())
-        elif not waiting and all(task.code() is not None for task in under_way + begun):
+        elif not waiting and all(tested) and all(task.code() is not None for task in under_way + begun):
             break
         time.sleep(LOOK)
     below, under_way = children(), under_way + begun
@@ -152,7 +155,7 @@ def go(data: str, minutes: float, stages: list[str], tests: bool) -> None:
     patience = time.monotonic() + PATIENCE
     while any(task.code() is None for task in under_way) and time.monotonic() < patience:
         time.sleep(LOOK)
-    for task in under_way:
+    for task in under_way + checks:
         task.limit = 0  # by now
         tell(f"{task.name}: ended with {task.code()}: {last_line(task.name)}")
     for task in waiting:
@@ -168,15 +171,20 @@ def stage(name: str, data: str, jobs: int, **environment: str) -> Task:
     return Task(name, ["bash", str(HERE / "make.sh"), name, data], environment={"JOBS": str(jobs), **environment})
 
 
+def pytest(name: str, limit: float, *words: str) -> Task:
+    how = ["-m", "gpu", "-v", "--tb=short", "-p", "no:cacheprovider"]
+    return Task(f"tests-{name}", [sys.executable, "-m", "pytest", *words, *how], limit, APART)
+
+
+def graphs_test() -> list[Task]:
+    """The one that tells whether the arena may replay its steps."""
+    return [pytest("graphs", 200, "tests/training", "-k", "graphs and lra-image and cosformer")]
+
+
 def gpu_tests() -> list[Task]:
-    parts = {
-        "graphs": ["tests/training", "-k", "graphs"],
-        "training": ["tests/training", "-k", "not graphs"],
-        "rivals": ["tests/rivals"],
-        "others": ["tests/compare", "tests/bench", "tests/models"],
-    }
-    pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-v", "--tb=short", "-p", "no:cacheprovider"]
-    return [Task(f"tests-{name}", [*pytest, *words], 280, APART) for name, words in parts.items()]
+    parts = {"training": ["tests/training"], "rivals": ["tests/rivals"]}
+    parts["others"] = ["tests/compare", "tests/bench", "tests/models", "tests/ops"]
+    return [pytest(name, 900, *words) for name, words in parts.items()]
 
 
 def cosformer(*words: str) -> list[str]:

@@ -61,9 +61,8 @@ def rented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_plan(rented: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short, hangs = [sys.executable, "-c", "pass"], [sys.executable, "-c", DEAF]
-    monkeypatch.setattr(
-        rented, "gpu_tests", lambda: [rented.Task("tests-graphs", short), rented.Task("tests-training", hangs, 1.0)]
-    )
+    monkeypatch.setattr(rented, "graphs_test", lambda: [rented.Task("tests-graphs", short)])
+    monkeypatch.setattr(rented, "gpu_tests", lambda: [rented.Task("tests-training", hangs, 1.0)])
     monkeypatch.setattr(rented, "warming", lambda: rented.Task("warm", short))
     monkeypatch.setattr(rented, "cosformer", lambda *_: short)
     begin = time.monotonic()
@@ -116,7 +115,7 @@ def test_stages_are_those_of_make(rented: ModuleType, monkeypatch: pytest.Monkey
     known = set(rented.known_stages())
     assert len(known) == 14
     assert {*rented.STAGES.split(","), *rented.ALONE, *rented.AT_ONCE} < known
-    for task in rented.gpu_tests():
+    for task in [*rented.graphs_test(), *rented.gpu_tests()]:
         folders = [Path(SCRIPT.parents[1], word) for word in task.command if word.startswith("tests/")]
         assert folders
         assert all(map(os.path.isdir, folders))
