@@ -95,3 +95,22 @@ def test_a_horizon_that_is_too_short_is_refused() -> None:
         joined_attention(draw(), 4, horizon=44)
     with pytest.raises(ValueError, match="key_mask has shape"):
         joined_attention(draw(), 4, horizon=64, key_mask=torch.ones(2, 3, dtype=torch.bool))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("options", [{"causal": True}, {}], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("shared", [2, 4])
+@pytest.mark.parametrize("width", [32, 64, 128, 33])
+def test_on_a_gpu_gradients_are_written_in_place(width: int, shared: int, options: dict[str, Any]) -> None:
+    """The same kernels on other addresses: the same bits, and nothing beside a tensor is overwritten."""
+    qkv = draw(b=3, t=1_111, shared=shared, width=width, dtype=torch.float32).to("cuda", torch.bfloat16)
+    qkv.requires_grad_()
+    o, want = (call(qkv) for call in (
+        lambda x: joined_attention(x, 4, horizon=2_048, **options),
+        lambda x: cosformer_attention(*parts(x, 4), horizon=2_048, **options),
+    ))  # fmt: skip
+    assert torch.equal(o, want)
+    weights = torch.randn_like(o)
+    (got,), (grad,) = (torch.autograd.grad((x * weights).sum(), qkv) for x in (o, want))
+    assert torch.equal(got, grad)
