@@ -49,7 +49,7 @@ class BlockAttention(nn.Module):
             q, k = (rotate(self._heads(y), rotary) for y in joined(x, layers[:2]))
         elif cache is None and self.kind.takes_joined and can_join(layers):
             qkv = product(x, layers).unflatten(-1, (-1, self.head_dim))
-            return self._merge(self.kind.attend_joined(qkv, layout))
+            return self._merge(self.kind.attend_joined(qkv, self.q_proj.weight.shape[0] // self.head_dim, layout))
         else:
             q, k = self._heads(self.q_proj(x)), self._heads(self.k_proj(x))
         v = self._heads(self.v_proj(x))
