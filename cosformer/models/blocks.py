@@ -22,7 +22,8 @@ def make_norm(config: CosformerConfig) -> nn.Module:
 
 def normed(norm: nn.Module, x: Tensor) -> Tensor:
     """norm(x), in fp32 also where autocast made x bf16: the fused norms of torch want one dtype."""
-    lowered = x.dtype == torch.bfloat16 and norm.weight.dtype == torch.float32
+    weight = getattr(norm, "weight", None)  # a norm may have been replaced by one without
+    lowered = x.dtype == torch.bfloat16 and weight is not None and weight.dtype == torch.float32
     return norm(x.float() if lowered else x)
 
 
