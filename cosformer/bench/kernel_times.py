@@ -21,6 +21,8 @@ def kernel_times(call: Callable[[], object], device: torch.device, *, calls: int
         synchronize(device)
     wanted = "CUDA" if on_gpu else "CPU"
     found = [event for event in seen.key_averages() if event.device_type.name == wanted]
+    if on_gpu:  # spans that programs name lie over the kernels, which would count twice
+        found = [event for event in found if not event.is_user_annotation]
     rows = []
     for event in found:
         spent = event.self_device_time_total if on_gpu else event.self_cpu_time_total  # microseconds

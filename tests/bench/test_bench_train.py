@@ -3,12 +3,15 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 from typer.testing import CliRunner
 
+from cosformer.bench import kernel_times
 from cosformer.bench import train as training
 from cosformer.bench.train import Training, gate, measure
 from cosformer.bench.train_settings import CUDNN, OURS, PRESETS, SOFTMAX, Size, TrainBench, defaults
@@ -89,6 +92,31 @@ def test_a_profile_names_what_takes_the_time() -> None:
         assert (
             rows["aten::mm"]["launches"] >= 2 * (4 + 3) * SMALL.size.layers
         )  # gradients of every weight and of what it took
+
+
+def test_spans_that_programs_name_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU torch lists them beside the kernels they span (such as Optimizer.step), which would count twice."""
+
+    def event(name: str, us: int, count: int, *, named: bool) -> SimpleNamespace:
+        return SimpleNamespace(
+            key=name, self_device_time_total=us, count=count, device_type=DeviceType.CUDA, is_user_annotation=named
+        )
+
+    class Seen:
+        def __init__(self, **_: Any) -> None: ...
+        def __enter__(self) -> "Seen":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def key_averages(self) -> list[SimpleNamespace]:
+            kernels = [event("add", 1_000, 1, named=False), event("mm", 8_000, 2, named=False)]
+            return [event("Optimizer.step#AdamW.step", 9_000, 2, named=True), *kernels]
+
+    monkeypatch.setattr(kernel_times, "profile", Seen)
+    monkeypatch.setattr(kernel_times, "synchronize", lambda device: None)
+    assert kernel_times.kernel_times(lambda: None, torch.device("cuda")) == [
+        {"name": "mm", "ms": 4.0, "launches": 1.0}, {"name": "add", "ms": 0.5, "launches": 0.5},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
