@@ -17,6 +17,7 @@ from cosformer.bench.train import Training, gate, measure
 from cosformer.bench.train_settings import CUDNN, OURS, PRESETS, SOFTMAX, Size, TrainBench, defaults
 from cosformer.cli.main import app
 from cosformer.models import cosformer_kind
+from cosformer.models.configuration_checks import POSITIONS
 from cosformer.models.inspection import describe, training_flops_per_token
 
 SMALL = TrainBench(
@@ -124,6 +125,13 @@ def test_the_gate_passes_what_is_right(dtype: torch.dtype) -> None:
     off = gate(replace(SMALL, size=replace(SMALL.size, width=64), lengths=(64,), dtype=dtype), OURS)
     assert off["gradient"] < 0.2
     assert off["loss"] > 0 if dtype == torch.bfloat16 else off["loss"] == 0
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_the_gate_passes_any_positions(positions: str) -> None:
+    size = replace(SMALL.size, width=64, tokens=256)
+    off = gate(replace(SMALL, size=size, lengths=(128,), dtype=torch.bfloat16, positions=positions), OURS)
+    assert 0 < off["gradient"] < 0.2
 
 
 @pytest.mark.parametrize("wrong", ["another horizon", "no gradient of q"])
