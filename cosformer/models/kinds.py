@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from cosformer.nn.compiling import unchanged
+
 if TYPE_CHECKING:
     from cosformer.models.configuration import CosformerConfig
     from cosformer.models.layout import Layout
@@ -75,7 +77,7 @@ class AttentionKind(nn.Module):
 
     def attends_as(self, kind: type[AttentionKind]) -> bool:
         """Whether `attend` is that of `kind`, and nobody's own."""
-        return type(self).attend is kind.attend and "attend" not in self.__dict__
+        return type(self).attend is kind.attend and unchanged(self, "attend")
 
     @classmethod
     def wants_places(cls, config: CosformerConfig) -> bool:

@@ -1,5 +1,6 @@
 """A compiled step of training makes q, k and v by one product where attention takes them side by side."""
 
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -89,6 +90,32 @@ def test_an_attend_of_ones_own_is_called(how: str, monkeypatch: pytest.MonkeyPat
     assert not any("attention_joined" in call for call in called)
     for x, exact in zip(got, want, strict=True):
         torch.testing.assert_close(x, exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("where", ["forward of a layer", "attend of a kind"])
+def test_what_is_replaced_after_compiling_is_called(where: str, bound: bool) -> None:
+    torch._dynamo.reset()
+    model = small_model(CosformerForCausalLM).double().train()
+    ids, mask, labels = batch()
+
+    def loss(call: Any) -> Tensor:
+        return call(ids, attention_mask=mask, labels=labels).loss
+
+    run = torch.compile(model, backend="eager")
+    torch.testing.assert_close(loss(run), loss(model))
+    attention = model.model.layers[1].self_attn
+    one, name = (attention.v_proj, "forward") if where == "forward of a layer" else (attention.kind, "attend")
+    before, plain = loss(model), getattr(one, name)
+
+    def thrice(*given: Any) -> Tensor:
+        return 3 * plain(*given)
+
+    setattr(one, name, MethodType(lambda _, *given: thrice(*given), one) if bound else thrice)
+    assert not torch.allclose(loss(model), before)
+    torch.testing.assert_close(loss(run), loss(model))
+    delattr(one, name)
+    torch.testing.assert_close(loss(run), before)
 
 
 def test_heads_are_those_of_the_layers() -> None:
