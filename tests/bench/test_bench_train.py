@@ -215,6 +215,23 @@ def test_a_step_under_autocast_is_one_graph(attention: str) -> None:
                 assert x.stride() == (40 * 32, 16, 32, 1)
 
 
+def test_a_step_as_it_is_measured_joins_q_k_and_v() -> None:
+    """In bf16, heads side by side."""
+    torch.compiler.reset()
+    one, given = Training(replace(SMALL, dtype=torch.bfloat16), OURS, 40), []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        given.extend(node.args[0] for node in graph.graph.nodes if "attention_joined" in str(node.target))
+        return graph.forward
+
+    one.call = torch.compile(one.model, backend=keep, fullgraph=True, dynamic=False)
+    one.step()
+    assert len(given) == SMALL.size.layers
+    for qkv in given:
+        x = qkv.meta["example_value"]
+        assert (x.dtype, tuple(x.shape), x.is_contiguous()) == (torch.bfloat16, (1, 40, 6, 16), True)
+
+
 def test_the_command_writes_a_result_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "2m", SMALL.size)
     out, plot = tmp_path / "train.json", tmp_path / "train.png"
