@@ -30,7 +30,8 @@ class KernelTimes:
         on_gpu = self.device.type == "cuda"
         rows = []
         for event in self.profile.key_averages():
-            if event.device_type.name == ("CUDA" if on_gpu else "CPU"):
+            # spans that programs name lie over the kernels, which would count twice
+            if event.device_type.name == ("CUDA" if on_gpu else "CPU") and not (on_gpu and event.is_user_annotation):
                 spent = event.self_device_time_total if on_gpu else event.self_cpu_time_total  # microseconds
                 rows.append({"name": event.key, "ms": spent / 1e3 / calls, "launches": event.count / calls})
         return sorted(rows, key=lambda row: -row["ms"])

@@ -90,8 +90,9 @@ def gate(bench: TrainBench, attention: str) -> dict[str, float]:
         error = float((q.grad - p.grad).norm() / p.grad.norm())
         off["gradient"] = max(off["gradient"], error if math.isfinite(error) else math.inf)
     loss, gradient = (1e-4, 1e-2)
-    if bench.dtype == torch.bfloat16:  # rotary positions round q and k once more, before φ cuts them off at zero
-        loss, gradient = 3e-3, 0.2 if bench.positions == "rotary" else 0.1
+    if bench.dtype == torch.bfloat16:  # rotary positions round q and k once more, before φ cuts them off at zero;
+        # with learned ones, or none, a right step was off by 0.10 on a CPU (widths 64 and 128)
+        loss, gradient = 3e-3, 0.1 if bench.positions == "sinusoidal" else 0.2
     if not (off["loss"] <= loss and off["gradient"] <= gradient):
         raise RuntimeError(
             f"{attention}: a step as it would be timed is off by {off['loss']:.1e} in its loss and "

@@ -22,7 +22,8 @@ def make_norm(config: CosformerConfig) -> nn.Module:
 
 def normed(norm: nn.Module, x: Tensor) -> Tensor:
     """norm(x), in fp32 also where autocast made x bf16: the fused norms of torch want one dtype."""
-    lowered = x.dtype == torch.bfloat16 and norm.weight.dtype == torch.float32
+    weight = getattr(norm, "weight", None)  # a norm may have been replaced by one without
+    lowered = x.dtype == torch.bfloat16 and weight is not None and weight.dtype == torch.float32
     return norm(x.float() if lowered else x)
 
 
@@ -49,7 +50,7 @@ class BlockAttention(nn.Module):
             q, k = (rotate(self._heads(y), rotary) for y in joined(x, layers[:2]))
         elif cache is None and self.kind.takes_joined and can_join(layers):
             qkv = product(x, layers).unflatten(-1, (-1, self.head_dim))
-            return self._merge(self.kind.attend_joined(qkv, layout))
+            return self._merge(self.kind.attend_joined(qkv, self.q_proj.weight.shape[0] // self.head_dim, layout))
         else:
             q, k = self._heads(self.q_proj(x)), self._heads(self.k_proj(x))
         v = self._heads(self.v_proj(x))

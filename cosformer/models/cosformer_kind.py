@@ -27,7 +27,7 @@ class CosformerKind(AttentionKind):
 
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:
         super().__init__(config, layer, causal=causal)
-        self.horizon, self.heads = config.horizon, config.num_attention_heads
+        self.horizon = config.horizon
         self.options: dict[str, Any] = {
             "feature_map": config.feature_map, "normalize": config.normalizer == "sum",
         }  # fmt: skip
@@ -72,11 +72,11 @@ class CosformerKind(AttentionKind):
 
     @property
     def takes_joined(self) -> bool:
-        return True
+        return self.attends_as(CosformerKind)
 
-    def attend_joined(self, qkv: Tensor, layout: Layout) -> Tensor:
+    def attend_joined(self, qkv: Tensor, heads: int, layout: Layout) -> Tensor:
         o = joined_attention(
-            qkv, self.heads, causal=self.causal, horizon=self.horizon, key_mask=layout.key_mask,
+            qkv, heads, causal=self.causal, horizon=self.horizon, key_mask=layout.key_mask,
             cu_seqlens=layout.offsets, **self.options,
         )  # fmt: skip
         return self._normed(o)

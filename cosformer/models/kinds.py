@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from cosformer.nn.compiling import unchanged
+
 if TYPE_CHECKING:
     from cosformer.models.configuration import CosformerConfig
     from cosformer.models.layout import Layout
@@ -70,8 +72,12 @@ class AttentionKind(nn.Module):
 
     @property
     def takes_joined(self) -> bool:
-        """Whether `attend_joined` is there, for self attention without a cache."""
+        """Whether `attend_joined` is there, for self attention without a cache, and does what `attend` does."""
         return False
+
+    def attends_as(self, kind: type[AttentionKind]) -> bool:
+        """Whether `attend` is that of `kind`, and nobody's own."""
+        return type(self).attend is kind.attend and unchanged(self, "attend")
 
     @classmethod
     def wants_places(cls, config: CosformerConfig) -> bool:
@@ -108,8 +114,8 @@ class AttentionKind(nn.Module):
         """o [B,H,T,K] for q [B,H,T,K], k and v [B,Hkv,T,K] of the same tokens, after what the cache holds."""
         raise NotImplementedError(f"{type(self).__name__} has no self attention")
 
-    def attend_joined(self, qkv: Tensor, layout: Layout) -> Tensor:
-        """`attend` without a cache, of the heads of q, k and v side by side: qkv [B,T,H + 2·Hkv,K]."""
+    def attend_joined(self, qkv: Tensor, heads: int, layout: Layout) -> Tensor:
+        """`attend` without a cache, of the heads of q, k and v side by side: qkv [B,T,H + 2·Hkv,K], H `heads`."""
         raise NotImplementedError(f"{type(self).__name__} takes q, k and v apart")
 
     def attend_across(self, q: Tensor, kv: tuple[Tensor, Tensor] | None, layout: Layout, cache: Any | None) -> Tensor:

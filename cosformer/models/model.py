@@ -29,6 +29,7 @@ from cosformer.models.layout import (
     softmax_sizes,
 )
 from cosformer.nn.positions import rotary_tables, sinusoidal
+from cosformer.ops.features import lower_for_autocast
 
 
 class CosformerPreTrainedModel(PreTrainedModel):
@@ -202,10 +203,8 @@ class CosformerModel(CosformerPreTrainedModel):
 
 def _lowered(x: Tensor) -> Tensor:
     """In bf16 under autocast to it. fp16 has too small a range for a sum of all blocks."""
-    device = x.device.type
-    if not torch.is_autocast_enabled(device) or torch.get_autocast_dtype(device) != torch.bfloat16:
-        return x
-    return x.to(torch.bfloat16)
+    (low,) = lower_for_autocast(x)
+    return low if low.dtype == torch.bfloat16 else x
 
 
 def find_offsets(

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosformer.nn.compiling import compiled_to_run
+from cosformer.nn.compiling import compiled_to_run, unchanged
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
@@ -39,6 +39,6 @@ def _plain(layers: Sequence[nn.Linear]) -> bool:
     """Nothing was hung on them: adapters are layers of another type, quantised weights tensors of another, offloading
     replaces `forward`, and hooks want to be called."""
     return len({layer.bias is None for layer in layers}) == 1 and all(
-        type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and "forward" not in layer.__dict__
+        type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and unchanged(layer, "forward")
         and not any(getattr(layer, name) for name in HOOKS) for layer in layers
     )  # fmt: skip

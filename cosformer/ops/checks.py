@@ -40,6 +40,23 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             )
 
 
+def check_joined(qkv: Tensor, heads: int) -> None:
+    """What must hold before q, k and v can be told apart."""
+    if not isinstance(qkv, Tensor):
+        raise TypeError(f"qkv is a {type(qkv).__name__}: pass a torch.Tensor of shape [B, T, H + 2·Hkv, K]")
+    if qkv.dim() != 4:
+        raise ValueError(
+            f"qkv has {qkv.dim()} dimensions, shape {tuple(qkv.shape)}: the layout is [B, T, H + 2·Hkv, K]; use "
+            "x.unflatten(-1, (-1, K))"
+        )
+    shared = qkv.shape[2] - heads
+    if heads < 1 or shared < 2 or shared % 2:
+        raise ValueError(
+            f"qkv has {qkv.shape[2]} heads, {heads} of them queries: as many keys as values must follow; pass "
+            "H + 2·Hkv heads, and H as `heads`"
+        )
+
+
 def check_no_tangents(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Forward-mode derivatives would silently be zero: torch.library has no rule for them."""
     if torch.compiler.is_compiling() or torch.autograd.forward_ad._current_level < 0:

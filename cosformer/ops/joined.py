@@ -9,14 +9,25 @@ from torch import Tensor
 from cosformer.ops.checks import (
     check_horizon,
     check_inputs,
+    check_joined,
     check_key_mask,
     check_no_tangents,
     check_offsets,
     check_options,
     check_tensors,
 )
-from cosformer.ops.features import angle, lower_for_autocast, no_autocast, sum_dtype
-from cosformer.ops.library import LIBRARY, backend_for, define, differentiable, in_layout, sequences_of
+from cosformer.ops.features import angle, empty_like_rows, lower_for_autocast, no_autocast, sum_dtype
+from cosformer.ops.library import (
+    LIBRARY,
+    backend_for,
+    define,
+    differentiable,
+    fold,
+    in_layout,
+    refuse_packed,
+    sequences_of,
+    unfold,
+)
 from cosformer.ops.problem import Problem
 
 
@@ -30,6 +41,7 @@ def joined_attention(
     o [B,H,T,K]. horizon: at least T. The rest as there.
     """
     check_options(feature_map, backend, eps)
+    check_joined(qkv, heads)
     q, k, v = parts(qkv, heads)
     check_tensors(q, k, v)
     check_no_tangents(q, k, v)
@@ -70,9 +82,9 @@ def _(
     qkv: Tensor, key_mask: Tensor | None, cu: Tensor | None, heads: int, causal: bool, horizon: int, feature_map: str,
     normalize: bool, eps: float, backend: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    (b, t, _, width), dtype = qkv.shape, sum_dtype(qkv.dtype)
-    z = qkv.new_empty((b, heads, t) if normalize else (0,), dtype=dtype)
-    return qkv.new_empty(b, t, heads, width).transpose(1, 2), z
+    q = parts(qkv, heads)[0]
+    z = qkv.new_empty(q.shape[:3] if normalize else (0,), dtype=sum_dtype(qkv.dtype))
+    return empty_like_rows(q, q.shape[3]), z
 
 
 def _attention_joined_backward(
@@ -127,3 +139,21 @@ def _backward(ctx, do, dz):
 
 
 differentiable("attention_joined", _setup, _backward)
+
+
+def _vmap(info, in_dims, *args):
+    refuse_packed(args[2])
+    return unfold(info, torch.ops.cosformer.attention_joined(*fold(info, in_dims, args, 3)))
+
+
+torch.library.register_vmap("cosformer::attention_joined", _vmap, lib=LIBRARY)
+
+
+def _vmap_backward(info, in_dims, *args):
+    refuse_packed(args[5])
+    gradient = torch.ops.cosformer.attention_joined_backward(*fold(info, in_dims, args, 6))
+    (gradient,), (dim,) = unfold(info, (gradient,))
+    return gradient, dim
+
+
+torch.library.register_vmap("cosformer::attention_joined_backward", _vmap_backward, lib=LIBRARY)

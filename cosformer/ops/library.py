@@ -217,7 +217,7 @@ def _double_backward(ctx, *grads):
 differentiable("attention_backward", _setup_double, _double_backward)
 
 
-def _fold(info, in_dims, args, tensors: int):
+def fold(info, in_dims, args, tensors: int):
     """A vmapped dimension becomes part of the batch."""
     folded = []
     for x, dim in zip(args[:tensors], in_dims[:tensors], strict=True):
@@ -228,12 +228,12 @@ def _fold(info, in_dims, args, tensors: int):
     return (*folded, *args[tensors:])
 
 
-def _unfold(info, results):
+def unfold(info, results):
     parts = [(x, None) if x.numel() == 0 else (x.unflatten(0, (info.batch_size, -1)), 0) for x in results]
     return tuple(x for x, _ in parts), tuple(dim for _, dim in parts)
 
 
-def _refuse_packed(*tensors: Tensor | None) -> None:
+def refuse_packed(*tensors: Tensor | None) -> None:
     if any(x is not None for x in tensors):
         raise NotImplementedError(
             "vmap over packed sequences (cu_seqlens): a packed row has no batch to fold into; pad them"
@@ -241,16 +241,16 @@ def _refuse_packed(*tensors: Tensor | None) -> None:
 
 
 def _vmap_attention(info, in_dims, *args):
-    _refuse_packed(args[4], args[5], args[8])
-    return _unfold(info, torch.ops.cosformer.attention(*_fold(info, in_dims, args, _TENSORS)))
+    refuse_packed(args[4], args[5], args[8])
+    return unfold(info, torch.ops.cosformer.attention(*fold(info, in_dims, args, _TENSORS)))
 
 
 torch.library.register_vmap("cosformer::attention", _vmap_attention, lib=LIBRARY)
 
 
 def _vmap_attention_backward(info, in_dims, *args):
-    _refuse_packed(args[9], args[10], args[13])
-    return _unfold(info, torch.ops.cosformer.attention_backward(*_fold(info, in_dims, args, 14)))
+    refuse_packed(args[9], args[10], args[13])
+    return unfold(info, torch.ops.cosformer.attention_backward(*fold(info, in_dims, args, 14)))
 
 
 torch.library.register_vmap("cosformer::attention_backward", _vmap_attention_backward, lib=LIBRARY)

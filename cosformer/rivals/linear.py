@@ -48,7 +48,7 @@ class UnturnedKind(PositionedKind, CosformerKind):
 
     @property
     def takes_joined(self) -> bool:
-        return self.positions.spe is None and not self.positions.rotates
+        return self.attends_as(UnturnedKind) and self.positions.spe is None and not self.positions.rotates
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: Cache | None) -> Tensor:
         q, k = self.positions.coded(q, k, layout)

@@ -14,6 +14,7 @@ from cosformer.bench.train import Training, gate, measure
 from cosformer.bench.train_settings import CUDNN, OURS, PRESETS, SOFTMAX, Size, TrainBench, defaults
 from cosformer.cli.main import app
 from cosformer.models import cosformer_kind
+from cosformer.models.configuration_checks import POSITIONS
 from cosformer.models.inspection import describe, training_flops_per_token
 
 SMALL = TrainBench(
@@ -98,6 +99,13 @@ def test_the_gate_passes_what_is_right(dtype: torch.dtype) -> None:
     assert off["loss"] > 0 if dtype == torch.bfloat16 else off["loss"] == 0
 
 
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_the_gate_passes_any_positions(positions: str) -> None:
+    size = replace(SMALL.size, width=64, tokens=256)
+    off = gate(replace(SMALL, size=size, lengths=(128,), dtype=torch.bfloat16, positions=positions), OURS)
+    assert 0 < off["gradient"] < 0.2
+
+
 @pytest.mark.parametrize("wrong", ["another horizon", "no gradient of q"])
 def test_what_is_wrong_is_not_timed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = cosformer_kind.cosformer_attention
@@ -177,6 +185,23 @@ def test_a_step_under_autocast_is_one_graph(attention: str) -> None:
             for x in (arg.meta["example_value"] for arg in node.args[:3]):
                 assert x.dtype == torch.bfloat16
                 assert x.stride() == (40 * 32, 16, 32, 1)
+
+
+def test_a_step_as_it_is_measured_joins_q_k_and_v() -> None:
+    """In bf16, heads side by side."""
+    torch.compiler.reset()
+    one, given = Training(replace(SMALL, dtype=torch.bfloat16), OURS, 40), []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        given.extend(node.args[0] for node in graph.graph.nodes if "attention_joined" in str(node.target))
+        return graph.forward
+
+    one.call = torch.compile(one.model, backend=keep, fullgraph=True, dynamic=False)
+    one.step()
+    assert len(given) == SMALL.size.layers
+    for qkv in given:
+        x = qkv.meta["example_value"]
+        assert (x.dtype, tuple(x.shape), x.is_contiguous()) == (torch.bfloat16, (1, 40, 6, 16), True)
 
 
 def test_the_command_writes_a_result_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

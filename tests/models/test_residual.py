@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import padded, small_config, small_model, tokens
+from small_models import VOCAB, padded, small_config, small_model, tokens
 from torch import Tensor
 
 from cosformer.models import CosformerForCausalLM, CosformerForConditionalGeneration, CosformerForSequenceClassification
@@ -70,6 +70,32 @@ def test_norms_are_computed_in_fp32() -> None:
             module.register_forward_pre_hook(lambda _, args: seen.add(args[0].dtype))
     learned(model, torch.bfloat16)
     assert seen == {torch.float32}
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
+def test_float64_stays(norm: str) -> None:
+    """As in products and attention under autocast."""
+    models = (small_model(CosformerForCausalLM, residual_in_fp32=kept, norm=norm).double() for kept in (True, False))
+    one, other = (learned(model, torch.bfloat16) for model in models)
+    assert {x.dtype for x in states(other[2])} == {torch.float64}
+    assert torch.equal(one[0], other[0])
+    assert torch.equal(one[1], other[1])
+
+
+def test_shapes_alone_can_be_asked_on_the_meta_device() -> None:
+    model = small_model(CosformerForCausalLM, residual_in_fp32=False).to("meta")
+    assert model(tokens(2, 9).to("meta")).logits.shape == (2, 9, VOCAB)
+
+
+@pytest.mark.parametrize("norm", [torch.nn.Identity(), torch.nn.RMSNorm(32, elementwise_affine=False)], ids=str)
+@pytest.mark.parametrize("autocast", [True, False])
+def test_norms_may_be_replaced_by_some_without_weights(norm: torch.nn.Module, autocast: bool) -> None:
+    model = small_model(CosformerForCausalLM, residual_in_fp32=False)
+    model.model.layers[1].mlp_norm = norm
+    if not autocast:
+        model.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        assert model(tokens(2, 9)).logits.isfinite().all()
 
 
 def test_post_norm_is_refused() -> None:

@@ -13,6 +13,7 @@ from cosformer import (
     cosformer_attention,
 )
 from cosformer.ops.backends import choose_backend
+from cosformer.ops.joined import joined_attention
 
 
 def t(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
@@ -162,6 +163,22 @@ def test_scratch_beyond_memory_is_an_error_not_a_crash(compiled: None) -> None:
     wide = torch.ones(1).expand(1, 1, 2, 2**20)
     with pytest.raises(MemoryError, match="scratch"):
         cosformer_attention(wide, wide, wide, backend="cpu")
+
+
+def test_joined_refuses() -> None:
+    for arguments, kind, message in [
+        (([[1.0]], 2), TypeError, "qkv is a list"),
+        ((t(2, 6, 8), 2), ValueError, "qkv has 3 dimensions.* the layout is .B, T, H . 2·Hkv, K."),
+        ((t(2, 6, 7, 8), 4), ValueError, "qkv has 7 heads, 4 of them queries"),
+        ((t(2, 6, 8, 8), 8), ValueError, "qkv has 8 heads, 8 of them queries"),
+        ((t(2, 6, 8, 8), 10), ValueError, "qkv has 8 heads, 10 of them queries"),
+        ((t(2, 6, 4, 8), 0), ValueError, "qkv has 4 heads, 0 of them queries"),
+        ((t(2, 6, 8, 8), 2), ValueError, "q has 2 heads, k and v have 3"),
+        ((t(2, 6, 8, 8).long(), 4), TypeError, "q is torch.int64"),
+    ]:
+        with pytest.raises(kind, match=message):
+            joined_attention(*arguments, horizon=9)
+    assert joined_attention(t(2, 6, 8, 8), 4, horizon=9).shape == (2, 4, 6, 8)
 
 
 def test_forward_mode_is_refused(backend: str) -> None:
