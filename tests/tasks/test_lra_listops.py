@@ -115,6 +115,16 @@ def test_as_in_the_arena_by_default() -> None:
     assert len({text for text, _ in made}) == len(made)
 
 
+def test_what_the_outermost_operator_tells() -> None:
+    """docs/lra.md: the most frequent answer under it is right in 36.9%; here within 4σ of so many examples."""
+    made, told = ExpressionMaker(seed=0).make("train", 0, 1_000), {}
+    for text, answer in made:
+        told.setdefault(text.split()[0], []).append(answer)
+    right = sum(max(answers.count(x) for x in range(10)) for answers in told.values()) / len(made)
+    assert len(told) == 4
+    assert abs(right - 0.369) < 4 * (0.369 * 0.631 / len(made)) ** 0.5
+
+
 def test_the_same_for_ever() -> None:
     """A change of these bytes makes other data of the same seed: raise ListOps.version with it."""
     made = ExpressionMaker().make("train", 0, 20) + ExpressionMaker(seed=1).make("test", 7, 9)
