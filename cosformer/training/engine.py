@@ -108,7 +108,7 @@ class RunTrainer(Trainer):
             read = int(counts[1]) if device.type == "cpu" else read * self.args.world_size
         self.window_tokens += read
         self.tally.tokens += read
-        return found, counts[0].to(torch.float32)
+        return found, counts[0].clamp(min=1).to(torch.float32)  # where nothing is to be predicted: 0, not 0/0
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         # non_blocking: a plain copy would wait for every kernel launched so far

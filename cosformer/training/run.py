@@ -24,7 +24,7 @@ from cosformer.training.arguments import arguments_for, check_graphs
 from cosformer.training.batches import RunBatches
 from cosformer.training.data import RunData, open_data
 from cosformer.training.engine import RunTrainer
-from cosformer.training.held_out import uncompile
+from cosformer.training.held_out import check_targets, uncompile
 from cosformer.training.making import make_model, overruled, resolved
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
@@ -89,7 +89,10 @@ def train(
         saved.sweep(run)
     with args.main_process_first(local=False, desc="preparing data"):
         data = open_data(recipe, cache, progress=watch.preparing, said=watch.said)
-    data.dataset(recipe.data.valid_split)  # refuses here what it would refuse at the first evaluation
+    # refuses here what the first evaluation would
+    check_targets(
+        data, recipe.data.valid_split, batch=recipe.eval.batch or recipe.train.batch, batches=recipe.eval.batches
+    )
     model = make_model(recipe, data)
     check_samples(recipe, data.tokenizer, model.config)
     if words := overruled(recipe, model.config):
