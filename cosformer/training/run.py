@@ -103,11 +103,12 @@ def train(
     start = saved.step_of(last) if last else 0
     if last:
         check_same_data(saved.read_progress(last).get("data", {}), data.identity())
+    one = _Run(recipe, run, data, model, args, watch, last, start, parameters)  # too few examples are refused here
     if first:
         check_space(run, parameters, recipe.train.keep)
         write_recipe(run, placed(recipe))
     with full_disk_told(run):
-        return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
+        return one.go()
 
 
 def _flops_per_token(config: Any, length: int) -> float | None:
@@ -135,10 +136,10 @@ class _Run:
         self.bf16 = recipe.train.precision == "bf16" or (
             recipe.train.precision == "auto" and args.device.type == "cuda"
         )
+        self.batches, self.steps = self._batches()
 
     def go(self) -> RunSummary:
-        recipe, args = self.recipe, self.args
-        batches, steps = self._batches()
+        recipe, args, batches, steps = self.recipe, self.args, self.batches, self.steps
         args.max_steps, args.gradient_accumulation_steps = steps, batches.parts
         progress = saved.read_progress(self.last) if self.last else None
         if progress is not None:

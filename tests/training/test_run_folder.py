@@ -101,6 +101,7 @@ def test_data_that_is_absent(tmp_path: Path) -> None:
 def test_recipes_that_make_no_run(more: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises((BadRecipe, ValueError, SourceMissing), match=message):
         train(tiny("lm-stdlib", tmp_path / "data", *more), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "recipe.toml").exists()  # else the same command, set right, would be refused
 
 
 @pytest.mark.parametrize("changed", ["train", "valid"])
