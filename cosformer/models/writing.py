@@ -19,6 +19,7 @@ from cosformer.models.classifiers import (
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.decoding import GraphDecoder, Sampling
 from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
+from cosformer.models.kinds import KINDS
 from cosformer.models.language_models import CosformerForCausalLM, CosformerForMaskedLM
 from cosformer.models.model import CosformerModel
 
@@ -114,12 +115,7 @@ def continue_text(
         raise ValueError(
             f"a {type(model).__name__} writes no text: use a CosformerForCausalLM or CosformerForConditionalGeneration"
         )
-    ids = tokenizer(prompt, return_tensors="pt").input_ids.long()
-    if ids.shape[1] == 0:
-        start = tokenizer.bos_token_id
-        if start is None:
-            raise ValueError("the prompt is empty and the tokenizer has no token to begin with: give a prompt")
-        ids = torch.tensor([[start]])
+    ids = torch.tensor([prompt_ids(tokenizer, prompt)])
     count = max(1, min(USUAL, _room(model, ids.shape[1]))) if max_new_tokens is None else max_new_tokens
     _check_length(model, ids.shape[1], count)
     ends = model.generation_config.eos_token_id
@@ -130,6 +126,16 @@ def continue_text(
         write = _captured if graph else _called
         new = write(model, ids.to(model.device), count, sampling, seed, ends, tokenizer, streamer)
     return tokenizer.decode(new, skip_special_tokens=True)
+
+
+def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
+    """Of an empty prompt the token to begin with: where there is none, the one that ends the document before."""
+    if ids := list(tokenizer(prompt).input_ids):
+        return ids
+    start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    if start is None:
+        raise ValueError("the prompt is empty and the tokenizer has no token to begin with: give a prompt")
+    return [start]
 
 
 def _called(
@@ -143,7 +149,7 @@ def _called(
     pad = tokenizer.pad_token_id if pad is None else pad
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, eos_token_id=ends, pad_token_id=pad,
-        streamer=streamer, **options,
+        use_cache=all(KINDS[name].continues for name in model.config.attentions), streamer=streamer, **options,
     )  # fmt: skip
     return out[0, 1 if model.config.is_encoder_decoder else ids.shape[1] :]
 
