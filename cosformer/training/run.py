@@ -53,13 +53,14 @@ from cosformer.training.sources import check_read, placed
 
 def train(
     recipe: Recipe | None, out: str | Path, *, resume: bool = False, cache: str | Path | None = None,
-    device: str = "auto", watch: Watch | None = None,
+    device: str = "auto", watch: Watch | None = None, then: Recipe | None = None,
 ) -> RunSummary:  # fmt: skip
     """Trains, and leaves in `out` a model that from_pretrained loads, its metrics and its card.
 
     resume: goes on where the run in `out` was; its own recipe is used where `recipe` is None. cache: where prepared
-    data lies, `data-cache` beside `out` if None. device: auto, cpu or cuda. watch: told of progress. In several
-    processes (torchrun, accelerate launch) every process calls this alike; the first one writes.
+    data lies, `data-cache` beside `out` if None. device: auto, cpu or cuda. watch: told of progress. then: the recipe
+    of a run that is to start from this one; where its data make no run, it is refused now. In several processes
+    (torchrun, accelerate launch) every process calls this alike; the first one writes.
     """
     run, watch = Path(out), watch or Watch()
     cache = Path(cache) if cache is not None else run.parent / "data-cache"
@@ -87,12 +88,9 @@ def train(
         check_writable(run)
         check_writable(cache, "--cache")
         saved.sweep(run)
-    with args.main_process_first(local=False, desc="preparing data"):
-        data = open_data(recipe, cache, progress=watch.preparing, said=watch.said)
-    # refuses here what the first evaluation would
-    check_targets(
-        data, recipe.data.valid_split, batch=recipe.eval.batch or recipe.train.batch, batches=recipe.eval.batches
-    )
+    data = _checked_data(recipe, cache, args, watch)
+    if then is not None:
+        _checked_data(then, cache, args, watch, tokenizer=data.tokenizer)
     model = make_model(recipe, data)
     check_samples(recipe, data.tokenizer, model.config)
     if words := overruled(recipe, model.config):
@@ -103,12 +101,28 @@ def train(
     start = saved.step_of(last) if last else 0
     if last:
         check_same_data(saved.read_progress(last).get("data", {}), data.identity())
-    one = _Run(recipe, run, data, model, args, watch, last, start, parameters)  # too few examples are refused here
     if first:
         check_space(run, parameters, recipe.train.keep)
         write_recipe(run, placed(recipe))
     with full_disk_told(run):
-        return one.go()
+        return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
+
+
+def _checked_data(recipe: Recipe, cache: Path, args: TrainingArguments, watch: Watch, tokenizer: Any = None) -> RunData:
+    """Refuses what the first step or the first evaluation would: once the recipe is written, the folder is taken."""
+    with args.main_process_first(local=False, desc="preparing data"):
+        data = open_data(recipe, cache, tokenizer=tokenizer, progress=watch.preparing, said=watch.said)
+    split = recipe.data.valid_split
+    check_targets(data, split, batch=recipe.eval.batch or recipe.train.batch, batches=recipe.eval.batches)
+    _batches(recipe, data, args)
+    return data
+
+
+def _batches(recipe: Recipe, data: RunData, args: TrainingArguments) -> ResumableBatches:
+    return ResumableBatches(
+        len(data.dataset("train")), recipe.train.batch, seed=recipe.seed, rank=args.process_index,
+        world_size=args.world_size,
+    )  # fmt: skip
 
 
 def _flops_per_token(config: Any, length: int) -> float | None:
@@ -136,10 +150,10 @@ class _Run:
         self.bf16 = recipe.train.precision == "bf16" or (
             recipe.train.precision == "auto" and args.device.type == "cuda"
         )
-        self.batches, self.steps = self._batches()
 
     def go(self) -> RunSummary:
-        recipe, args, batches, steps = self.recipe, self.args, self.batches, self.steps
+        recipe, args = self.recipe, self.args
+        batches, steps = self._batches()
         args.max_steps, args.gradient_accumulation_steps = steps, batches.parts
         progress = saved.read_progress(self.last) if self.last else None
         if progress is not None:
@@ -193,10 +207,7 @@ class _Run:
 
     def _batches(self) -> tuple[RunBatches, int]:
         train, args = self.recipe.train, self.args
-        batches = ResumableBatches(
-            len(self.data.dataset("train")), train.batch, seed=self.recipe.seed, rank=args.process_index,
-            world_size=args.world_size,
-        )  # fmt: skip
+        batches = _batches(self.recipe, self.data, args)
         steps = train.steps or max(1, round(train.epochs * batches.batches))
         share = train.batch // args.world_size
         parts = -(-share // (train.micro_batch or share))
