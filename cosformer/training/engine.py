@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -246,6 +247,8 @@ class RunTrainer(Trainer):
     def keep_best(self) -> None:
         if self.recipe.eval.keep == "best":
             self.write_model(self.run / BEST)
+        elif self.args.should_save:  # from before --resume with eval.keep=last: no longer the best
+            shutil.rmtree(self.run / BEST, ignore_errors=True)
 
     def write_model(self, folder: Path) -> None:
         """Config and weights into a folder that is whole or not there; all processes gather, the first writes."""

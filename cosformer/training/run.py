@@ -163,7 +163,7 @@ class _Run:
         recorder = Recorder(self.run, step=self.start, writes=args.process_index == 0, watch=self.watch)
         trainer = RunTrainer(
             self.model, args, data=self.data, batches=batches, recorder=recorder, tally=tally,
-            best=progress["best"] if progress else None, latest=progress["latest"] if progress else None,
+            best=self._best(progress, steps), latest=progress["latest"] if progress else None,
             untold=progress["untold"] if progress else None, flops_per_token=flops, peak_flops=self._peak(),
             autocast=self.bf16,
         )  # fmt: skip
@@ -212,6 +212,18 @@ class _Run:
         share = train.batch // args.world_size
         parts = -(-share // (train.micro_batch or share))
         return RunBatches(batches, steps=steps, parts=parts, start=self.start), steps
+
+    def _best(self, progress: dict[str, Any] | None, steps: int) -> dict[str, Any] | None:
+        """The best evaluation so far, if its weights are there: not where the run began with eval.keep=last."""
+        best = progress["best"] if progress else None
+        if best is None or self.recipe.eval.keep != "best" or self.start >= steps:
+            return best
+        if (self.run / BEST / "config.json").is_file():
+            return best
+        self.watch.said(
+            f"the weights of step {best['step']}, the best so far, were not kept: the best is of later steps"
+        )
+        return None
 
     def _peak(self) -> float | None:
         """Of the GPU in the precision of the run, measured now: a share of a number on paper would flatter nobody."""

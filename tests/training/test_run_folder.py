@@ -267,3 +267,33 @@ def test_what_was_best_is_what_is_left(tmp_path: Path) -> None:
     assert best.metrics["loss"] == lowest["loss"] < last.metrics["loss"] == evals[-1]["loss"]
     ours, theirs = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("best", "last"))
     assert ours != theirs
+
+
+class StopAt(Watch):
+    """Ctrl-C after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def line(self, line: dict[str, Any]) -> None:
+        if (line["kind"], line["step"]) == ("train", self.step):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("first", ["last", "best"])
+def test_the_best_is_kept_from_where_a_run_goes_on(first: str, tmp_path: Path) -> None:
+    """eval.keep is free to change: what eval.keep=last did not keep was missed at the end, or older weights taken."""
+    recipe, run = tiny("lm-stdlib", tmp_path / "data", "train.steps=6", "eval.every=2"), tmp_path / "run"
+    train(recipe.with_values([f"eval.keep={first}"]), run, device="cpu", watch=StopAt(2))
+    assert (run / "best").is_dir() == (first == "best")
+    train(recipe.with_values(["eval.keep=last"]), run, resume=True, device="cpu", watch=StopAt(4))
+    progress = checkpoints(run)[-1] / "progress.json"
+    told = json.loads(progress.read_text())
+    assert told["best"]["step"] == 4
+    told["best"]["metrics"]["loss"] = 0.1  # nothing after it is as good
+    progress.write_text(json.dumps(told))
+    watch = Noted()
+    again = train(recipe.with_values(["eval.keep=best"]), run, resume=True, device="cpu", watch=watch)
+    assert again.best_step == 6
+    assert "the weights of step 4, the best so far, were not kept" in " ".join(watch.words)
+    assert (run / "model.safetensors").is_file()
