@@ -89,6 +89,18 @@ def load_tokenizer(folder: Path, config: CosformerConfig) -> Any:
     return tokenizer
 
 
+def token_ids(tokenizer: Any, text: str) -> list[int]:
+    """Of a text as it is; refuses one that the tokenizer has no tokens for."""
+    try:
+        return list(tokenizer(text).input_ids)
+    except Exception as error:  # the package `tokenizers` has no kinds of its own
+        known = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+        shown = " ".join(known[:20]) + (" …" if len(known) > 20 else "")
+        raise ValueError(
+            f"the tokenizer has no tokens for {text!r} ({error}): use those of its task, such as {shown}"
+        ) from error
+
+
 class _Said(TextStreamer):
     """Hands over text as soon as it is whole letters and words."""
 
