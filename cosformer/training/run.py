@@ -102,7 +102,7 @@ def train(
     if last:
         check_same_data(saved.read_progress(last).get("data", {}), data.identity())
     if first:
-        check_space(run, parameters, recipe.train.keep)
+        check_space(run, parameters, _kept(recipe, data, args))
         write_recipe(run, placed(recipe))
     with full_disk_told(run):
         return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
@@ -123,6 +123,16 @@ def _batches(recipe: Recipe, data: RunData, args: TrainingArguments) -> Resumabl
         len(data.dataset("train")), recipe.train.batch, seed=recipe.seed, rank=args.process_index,
         world_size=args.world_size,
     )  # fmt: skip
+
+
+def _steps(recipe: Recipe, an_epoch: int) -> int:
+    return recipe.train.steps or max(1, round(recipe.train.epochs * an_epoch))
+
+
+def _kept(recipe: Recipe, data: RunData, args: TrainingArguments) -> int:
+    """Checkpoints that will lie there at once: a large train.keep means all."""
+    steps = _steps(recipe, _batches(recipe, data, args).batches)
+    return min(recipe.train.keep, -(-steps // recipe.train.save_every))
 
 
 def _flops_per_token(config: Any, length: int) -> float | None:
@@ -208,7 +218,7 @@ class _Run:
     def _batches(self) -> tuple[RunBatches, int]:
         train, args = self.recipe.train, self.args
         batches = _batches(self.recipe, self.data, args)
-        steps = train.steps or max(1, round(train.epochs * batches.batches))
+        steps = _steps(self.recipe, batches.batches)
         share = train.batch // args.world_size
         parts = -(-share // (train.micro_batch or share))
         return RunBatches(batches, steps=steps, parts=parts, start=self.start), steps

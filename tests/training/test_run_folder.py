@@ -55,7 +55,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, watch = tiny("lm-stdlib", tmp_path / "data", "train.keep=3"), Noted()
+    many = ("train.keep=3", "train.save_every=1", "train.steps=4")
+    recipe, watch = tiny("lm-stdlib", tmp_path / "data", *many), Noted()
     plain = shutil.disk_usage
     monkeypatch.setattr(
         shutil, "disk_usage", lambda p: plain(p) if "cache" in str(p) else USAGE(1 << 30, 1 << 30, 1000)
@@ -76,6 +77,12 @@ def test_the_estimate_covers_what_is_written(tmp_path: Path) -> None:
     parameters = json.loads((tmp_path / "run" / "run.json").read_text())["parameters"]
     assert 12 * parameters < written < 12 * parameters + 60_000  # headers, config, the states of two counters
     check_space(tmp_path, parameters, 2)
+
+
+def test_room_is_for_checkpoints_that_will_be(tmp_path: Path) -> None:
+    everything = ("train.keep=1_000_000_000", "train.save_every=1")  # of two steps
+    train(tiny("lm-stdlib", tmp_path / "data", *everything), tmp_path / "run", device="cpu")
+    assert len(checkpoints(tmp_path / "run")) == 2
 
 
 def test_data_that_is_absent(tmp_path: Path) -> None:
