@@ -127,7 +127,7 @@ def continue_text(
         raise ValueError(
             f"a {type(model).__name__} writes no text: use a CosformerForCausalLM or CosformerForConditionalGeneration"
         )
-    ids = torch.tensor([prompt_ids(tokenizer, prompt)])
+    ids = torch.tensor([prompt_ids(tokenizer, prompt, source=model.config.is_encoder_decoder)])
     count = max(1, min(USUAL, _room(model, ids.shape[1]))) if max_new_tokens is None else max_new_tokens
     _check_length(model, ids.shape[1], count)
     ends = model.generation_config.eos_token_id
@@ -140,9 +140,15 @@ def continue_text(
     return tokenizer.decode(new, skip_special_tokens=True)
 
 
-def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
-    """Of an empty prompt the token to begin with: where there is none, the one that ends the document before."""
-    if ids := list(tokenizer(prompt).input_ids):
+def prompt_ids(tokenizer: Any, prompt: str, *, source: bool = False) -> list[int]:
+    """Of an empty prompt the token to begin with: where there is none, the one that ends the document before.
+
+    source: of an encoder–decoder, whose sources end with <eos> in training.
+    """
+    ids, end = token_ids(tokenizer, prompt), tokenizer.eos_token_id
+    if source and end is not None and ids[-1:] != [end]:
+        ids.append(end)
+    if ids:
         return ids
     start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     if start is None:

@@ -85,7 +85,8 @@ class RunData:
             return LabelledTexts(shards, length, bos=bos, eos=ids["eos"], apart=recipe.data.apart)
         if ids["eos"] is None:
             raise BadRecipe("the tokenizer has no token to end with: translation needs one")
-        return SequencePairs(shards, length, recipe.data.target_length or length, eos=ids["eos"])
+        # targets as in training, whatever is read of the sources: losses are of the same tokens
+        return SequencePairs(shards, length, recipe.data.target_length or recipe.data.length, eos=ids["eos"])
 
     def training_set(self) -> ByEpoch:
         found, collate = self.dataset("train"), self.collator()

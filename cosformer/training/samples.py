@@ -17,7 +17,7 @@ def check_samples(recipe: Recipe, tokenizer: Any, config: CosformerConfig) -> No
         return
     for prompt in recipe.sample.prompts:
         try:
-            read = len(prompt_ids(tokenizer, prompt))
+            read = len(prompt_ids(tokenizer, prompt, source=recipe.task == "translate"))
         except ValueError as error:
             raise BadRecipe(f"sample.prompts={list(recipe.sample.prompts)}: {error}") from error
         longest = max(read, recipe.sample.tokens) if recipe.task == "translate" else read + recipe.sample.tokens - 1

@@ -21,7 +21,7 @@ def test_written_at_each_evaluation(more: tuple[str, ...], tmp_path: Path) -> No
 
 
 def test_what_has_no_beginning_is_refused_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(tokenizer: object, prompt: str) -> list[int]:
+    def without(*_: object, **__: object) -> list[int]:
         raise ValueError("no token to begin with")
 
     monkeypatch.setattr(samples, "prompt_ids", without)
