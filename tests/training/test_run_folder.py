@@ -192,6 +192,23 @@ def test_what_of_model_init_overrules_the_recipe_is_said(tmp_path: Path) -> None
         train(longer, tmp_path / "longer", device="cpu")
 
 
+def test_a_model_to_start_from_that_does_not_fit(tmp_path: Path) -> None:
+    """Ids of the one task would have been read as those of the other."""
+    for name in ("lm-text", "lra-image"):
+        train(tiny(name, tmp_path / name), tmp_path / "runs" / name, device="cpu")
+    for name, init, message in (
+        ("lra-listops", "lm-text", "of 259 tokens, gives other ids than tokenizer.kind='task' of lra-listops"),
+        ("lra-text", "lra-image", "gives other ids than tokenizer.kind='task' of lra-text"),
+        ("translate-multi30k", "lm-text", "task='translate' needs an encoder–decoder"),
+    ):
+        recipe = tiny(name, tmp_path / f"{name}-data", f'model.init="{tmp_path / "runs" / init}"')
+        with pytest.raises(BadRecipe, match=message):
+            train(recipe, tmp_path / "run", device="cpu")
+    for name, init in (("lra-text", "lm-text"), ("lra-pathfinder", "lra-image")):
+        recipe = tiny(name, tmp_path / f"{name}-data", f'model.init="{tmp_path / "runs" / init}"')
+        assert train(recipe, tmp_path / name / "run", device="cpu").steps == 2
+
+
 def test_an_unwritable_cache_is_the_caches(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="name another folder with --cache"):
