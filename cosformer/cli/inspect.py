@@ -24,18 +24,20 @@ def inspect(
     if (attention_map is None) != (out is None):
         raise typer.BadParameter("--attention-map TEXT and --out FILE belong together: what to draw, and where")
     with refusals():
+        import torch
+
         from cosformer.models.inspection import attention_maps, describe
-        from cosformer.models.writing import load_model, load_tokenizer, read_config
+        from cosformer.models.writing import load_model, load_tokenizer, read_config, token_ids
 
         config = read_config(model)
         facts = describe(config)
         if attention_map is not None and out is not None:
             tokenizer = load_tokenizer(model, config)
-            ids = tokenizer(attention_map, return_tensors="pt").input_ids.long()
-            if ids.shape[1] == 0:
+            ids = token_ids(tokenizer, attention_map)
+            if not ids:
                 raise ValueError("the text of --attention-map is empty: there is nothing to attend to")
-            maps = attention_maps(load_model(model), ids)
-            labels = [tokenizer.decode([i]) for i in ids[0].tolist()]
+            maps = attention_maps(load_model(model), torch.tensor([ids]))
+            labels = [tokenizer.decode([i]) for i in ids]
             write_whole(out, picture(maps, config.attentions, labels))
     if as_json:
         typer.echo(json.dumps(facts, indent=1, ensure_ascii=False))

@@ -30,6 +30,10 @@ def check_config(config: CosformerConfig) -> None:
     for name in ("rotary_base", "norm_eps"):
         if getattr(config, name) <= 0:
             raise ValueError(f"{name}={getattr(config, name)}: it must be positive")
+    if config.initializer_range < 0:
+        raise ValueError(
+            f"initializer_range={config.initializer_range}: weights are drawn with this deviation; 0 for all 0"
+        )
     _check_loss(config)
     if not config.residual_in_fp32 and not config.norm_first:
         raise ValueError(

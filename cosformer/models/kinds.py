@@ -56,6 +56,8 @@ class AttentionKind(nn.Module):
     """Where it cannot: the reason, for the error."""
     across_too: ClassVar[bool] = True
     """Whether it can attend from a decoder to an encoder."""
+    continues: ClassVar[bool] = True
+    """Whether it can go on from what a cache holds; else the whole sequence is read again for every token written."""
     needs_horizon: ClassVar[bool] = False
     """Whether it is undefined beyond `config.horizon` tokens."""
     Options: ClassVar[type[Any]] = NoOptions

@@ -19,6 +19,7 @@ from cosformer.models.classifiers import (
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.decoding import GraphDecoder, Sampling
 from cosformer.models.encoder_decoder import CosformerForConditionalGeneration
+from cosformer.models.kinds import KINDS
 from cosformer.models.language_models import CosformerForCausalLM, CosformerForMaskedLM
 from cosformer.models.model import CosformerModel
 
@@ -88,6 +89,18 @@ def load_tokenizer(folder: Path, config: CosformerConfig) -> Any:
     return tokenizer
 
 
+def token_ids(tokenizer: Any, text: str) -> list[int]:
+    """Of a text as it is; refuses one that the tokenizer has no tokens for."""
+    try:
+        return list(tokenizer(text).input_ids)
+    except Exception as error:  # the package `tokenizers` has no kinds of its own
+        known = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+        shown = " ".join(known[:20]) + (" …" if len(known) > 20 else "")
+        raise ValueError(
+            f"the tokenizer has no tokens for {text!r} ({error}): use those of its task, such as {shown}"
+        ) from error
+
+
 class _Said(TextStreamer):
     """Hands over text as soon as it is whole letters and words."""
 
@@ -114,12 +127,7 @@ def continue_text(
         raise ValueError(
             f"a {type(model).__name__} writes no text: use a CosformerForCausalLM or CosformerForConditionalGeneration"
         )
-    ids = tokenizer(prompt, return_tensors="pt").input_ids.long()
-    if ids.shape[1] == 0:
-        start = tokenizer.bos_token_id
-        if start is None:
-            raise ValueError("the prompt is empty and the tokenizer has no token to begin with: give a prompt")
-        ids = torch.tensor([[start]])
+    ids = torch.tensor([prompt_ids(tokenizer, prompt, source=model.config.is_encoder_decoder)])
     count = max(1, min(USUAL, _room(model, ids.shape[1]))) if max_new_tokens is None else max_new_tokens
     _check_length(model, ids.shape[1], count)
     ends = model.generation_config.eos_token_id
@@ -130,6 +138,22 @@ def continue_text(
         write = _captured if graph else _called
         new = write(model, ids.to(model.device), count, sampling, seed, ends, tokenizer, streamer)
     return tokenizer.decode(new, skip_special_tokens=True)
+
+
+def prompt_ids(tokenizer: Any, prompt: str, *, source: bool = False) -> list[int]:
+    """Of an empty prompt the token to begin with: where there is none, the one that ends the document before.
+
+    source: of an encoder–decoder, whose sources end with <eos> in training.
+    """
+    ids, end = token_ids(tokenizer, prompt), tokenizer.eos_token_id
+    if source and end is not None and ids[-1:] != [end]:
+        ids.append(end)
+    if ids:
+        return ids
+    start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    if start is None:
+        raise ValueError("the prompt is empty and the tokenizer has no token to begin with: give a prompt")
+    return [start]
 
 
 def _called(
@@ -143,7 +167,7 @@ def _called(
     pad = tokenizer.pad_token_id if pad is None else pad
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, eos_token_id=ends, pad_token_id=pad,
-        streamer=streamer, **options,
+        use_cache=all(KINDS[name].continues for name in model.config.attentions), streamer=streamer, **options,
     )  # fmt: skip
     return out[0, 1 if model.config.is_encoder_decoder else ids.shape[1] :]
 

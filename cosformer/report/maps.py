@@ -10,6 +10,7 @@ from cosformer.report.text import visible
 
 TOKENS = 80
 MOST = 12  # layers, and heads of each
+EXPRESSION = "[MAX 4 [MIN 2 7 ] [MED 3 9 0 ] [SM 5 5 8 ] 1 ]"  # of ListOps
 PLAIN_TEXT = "def main() -> None:\n    for line in lines:\n        print(line)\n"
 
 
@@ -17,14 +18,20 @@ def maps_section(run: Run) -> str:
     """HTML of the maps; a sentence where there can be none."""
     if not (run.folder / "config.json").is_file():
         return "<p>The model is written when the run is finished; maps are drawn then.</p>"
+    import torch
+
     from cosformer.models.inspection import attention_maps
-    from cosformer.models.writing import load_model, load_tokenizer, read_config
+    from cosformer.models.writing import load_model, load_tokenizer, read_config, token_ids
 
     config = read_config(run.folder)
     if config.is_encoder_decoder:
         return "<p>Maps are drawn for one stack of blocks, and an encoder–decoder has two.</p>"
     tokenizer = load_tokenizer(run.folder, config)
-    ids = tokenizer(_text(run), return_tensors="pt").input_ids.long()[:, : min(TOKENS, config.horizon)]
+    try:
+        ids = token_ids(tokenizer, _text(run))
+    except ValueError:  # tokens of operators and digits
+        ids = token_ids(tokenizer, EXPRESSION)
+    ids = torch.tensor([ids[: min(TOKENS, config.horizon)]])
     if ids.shape[1] < 2:
         return "<p>The text is too short for a map.</p>"
     try:

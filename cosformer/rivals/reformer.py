@@ -145,6 +145,7 @@ class ReformerKind(WholeSequenceKind):
     """Query and key are one: (q + k)/√2, a single linear map of the token in which both projections take part."""
 
     layer_type = "full_attention"
+    continues = False
     Options = ReformerOptions
 
     def __init__(self, config: CosformerConfig, layer: int, *, causal: bool) -> None:

@@ -17,6 +17,8 @@ def word_tokenizer(pieces: Iterable[Piece], *, most: int | None = None) -> Any:
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+    if most is not None and most < 4:
+        raise ValueError(f"most={most}: {PAD}, {EOS} and {UNKNOWN} come first; ask for more, None for all words")
     counts: Counter[str] = Counter()
     for piece in pieces:
         counts.update(piece.data.decode("utf-8").split())

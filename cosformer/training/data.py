@@ -85,7 +85,8 @@ class RunData:
             return LabelledTexts(shards, length, bos=bos, eos=ids["eos"], apart=recipe.data.apart)
         if ids["eos"] is None:
             raise BadRecipe("the tokenizer has no token to end with: translation needs one")
-        return SequencePairs(shards, length, recipe.data.target_length or length, eos=ids["eos"])
+        # targets as in training, whatever is read of the sources: losses are of the same tokens
+        return SequencePairs(shards, length, recipe.data.target_length or recipe.data.length, eos=ids["eos"])
 
     def training_set(self) -> ByEpoch:
         found, collate = self.dataset("train"), self.collator()
@@ -153,12 +154,23 @@ def _encoder(recipe: Recipe, source: Source, tokenizer: Any) -> Encoder:
     if recipe.tokenizer.kind != "task":
         return encoder_of(tokenizer)
     assert isinstance(source, LraSource)  # tokenizer_of refuses others
-    if len(tokenizer) < source.encoder.vocab_size:
+    if not _gives_ids_of(source, tokenizer):
         raise BadRecipe(
-            f"the tokenizer has {len(tokenizer)} tokens and {source.name} {source.encoder.vocab_size}: it is another "
-            "task's; start from a model of the same task"
+            f"the tokenizer, of {len(tokenizer)} tokens, gives other ids than tokenizer.kind='task' of {source.name}: "
+            "it is another task's; start from a model of the same task, or set another tokenizer.kind"
         )
     return source.encoder
+
+
+def _gives_ids_of(source: LraSource, tokenizer: Any) -> bool:
+    if source.tokenizer is not None:
+        return tokenizer.get_vocab() == source.tokenizer().get_vocab()
+    letters = [b"A", b"z"]
+    try:  # tokens of several bytes may follow those of one
+        found = encoder_of(tokenizer).encode(letters)
+    except Exception:  # of the package `tokenizers`, where a letter is no word
+        return False
+    return [x.tolist() for x in found] == [x.tolist() for x in source.encoder.encode(letters)]
 
 
 def open_data(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -108,7 +109,7 @@ class RunTrainer(Trainer):
             read = int(counts[1]) if device.type == "cpu" else read * self.args.world_size
         self.window_tokens += read
         self.tally.tokens += read
-        return found, counts[0].to(torch.float32)
+        return found, counts[0].clamp(min=1).to(torch.float32)  # where nothing is to be predicted: 0, not 0/0
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         # non_blocking: a plain copy would wait for every kernel launched so far
@@ -246,6 +247,8 @@ class RunTrainer(Trainer):
     def keep_best(self) -> None:
         if self.recipe.eval.keep == "best":
             self.write_model(self.run / BEST)
+        elif self.args.should_save:  # from before --resume with eval.keep=last: no longer the best
+            shutil.rmtree(self.run / BEST, ignore_errors=True)
 
     def write_model(self, folder: Path) -> None:
         """Config and weights into a folder that is whole or not there; all processes gather, the first writes."""

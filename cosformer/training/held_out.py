@@ -13,6 +13,7 @@ from cosformer.tasks.datasets.windows import IGNORED
 from cosformer.tasks.keyed_random import Permutation
 from cosformer.training.batches import ByEpoch
 from cosformer.training.data import RunData
+from cosformer.training.recipe_fields import BadRecipe
 
 
 @contextmanager
@@ -73,7 +74,7 @@ def held_out(
         for first in range(0, len(chosen), world):
             counts = first + rank < len(chosen)  # else the first once more: sharded models need every process
             inputs = read([(0, i) for i in chosen[first + rank if counts else first]])
-            labels = inputs["shift_labels"] if "shift_labels" in inputs else inputs["labels"]
+            labels = _labels(inputs)
             with autocast():
                 out = model(**on_device(inputs, device), num_items_in_batch=one, **extra)  # over one: the sum
             done(min(first + world, len(chosen)), len(chosen))
@@ -92,7 +93,30 @@ def on_device(inputs: dict[str, Tensor], device: torch.device) -> dict[str, Tens
     return {k: v if k == "cu_seqlens" else v.to(device, non_blocking=True) for k, v in inputs.items()}
 
 
+def check_targets(data: RunData, split: str, *, batch: int, batches: int) -> None:
+    """Before training: where masked tokens are few, an evaluation of a few sequences may hold none."""
+    dataset = data.dataset(split)
+    read = ByEpoch(dataset, data.collator()).__getitems__
+    for chosen in chosen_batches(len(dataset), batch, batches, data.recipe.seed):
+        if bool((_labels(read([(0, i) for i in chosen])) != IGNORED).any()):
+            return
+    raise BadRecipe(_nothing(split))
+
+
+def _labels(inputs: dict[str, Tensor]) -> Tensor:
+    return inputs["shift_labels"] if "shift_labels" in inputs else inputs["labels"]
+
+
+def _nothing(split: str) -> str:
+    return (
+        f"in what is read of the split {split!r} no token is to be predicted: there is no loss of nothing; read more "
+        "of it (eval.batches, --batches; 0: all), hide more (data.mask_share), or give longer texts"
+    )
+
+
 def _report(data: RunData, split: str, nats: float, tokens: int, said: Tensor) -> dict[str, float]:
+    if not tokens:
+        raise ValueError(_nothing(split))
     loss = LossSum(nats=nats, tokens=tokens)
     what = "examples" if data.recipe.task == "classify" else "tokens"
     found: dict[str, float] = {"loss": nats / tokens, what: tokens}

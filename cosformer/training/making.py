@@ -72,6 +72,11 @@ def _config_from(recipe: Recipe, given: dict[str, Any], longest: int) -> Cosform
         )
     if recipe.task in ("lm", "mlm", "classify") and config.is_encoder_decoder:
         raise BadRecipe(f"model.init={recipe.model.init!r} is an encoder–decoder: it translates and nothing else")
+    if recipe.task == "translate" and not config.is_encoder_decoder:
+        raise BadRecipe(
+            f"model.init={recipe.model.init!r} is a single stack of blocks, and task='translate' needs an "
+            "encoder–decoder: start from a run of the same task, or leave it out"
+        )
     if recipe.task in ("lm", "mlm") and config.causal != (recipe.task == "lm"):
         raise BadRecipe(
             f"model.init={recipe.model.init!r} has causal={config.causal}: it does not fit task={recipe.task!r}"
@@ -119,8 +124,11 @@ def make_model(recipe: Recipe, data: RunData) -> Any:
     if not recipe.model.init:
         return cls(config)
     folder = Path(recipe.model.init).expanduser()
-    model, info = cls.from_pretrained(folder, config=config, dtype=torch.float32, output_loading_info=True)
-    if lost := sorted(name for name in info["missing_keys"] if not name.startswith(HEADS)):
+    model, info = cls.from_pretrained(
+        folder, config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+    )  # a head of other classes is new too
+    other = {name for name, *_ in info["mismatched_keys"]}
+    if lost := sorted(name for name in other | set(info["missing_keys"]) if not name.startswith(HEADS)):
         raise BadRecipe(
             f"model.init={recipe.model.init!r} lacks {', '.join(lost[:5])}: it is not a whole {cls.__name__}"
         )

@@ -58,7 +58,7 @@ def train_pretrained(recipe: Recipe, out: str | Path, *, resume: bool = False, *
         raise ValueError(
             f"{out} holds a run without pre-training: leave --pretrain out, or name another folder (--out)"
         )
-    before = train(self_pretraining(recipe), pretrain_folder(out), resume=resume, **options)
+    before = train(self_pretraining(recipe), pretrain_folder(out), resume=resume, then=recipe, **options)
     if before.interrupted:
         return before
     return train(starting_from(recipe, pretrain_folder(out)), out, resume=resume, **options)

@@ -87,6 +87,8 @@ class TokenizerRecipe:
             )
         if self.vocab_size < 0 or (self.kind == "bpe" and self.vocab_size < 260):
             raise BadRecipe(f"tokenizer.vocab_size={self.vocab_size}: specials and 256 bytes come first; ask for more")
+        if self.kind == "word" and 0 < self.vocab_size < 4:
+            raise BadRecipe(f"tokenizer.vocab_size={self.vocab_size}: 3 specials come first; ask for more, 0 for all")
 
 
 RESERVED = {

@@ -24,7 +24,7 @@ from cosformer.training.arguments import arguments_for, check_graphs
 from cosformer.training.batches import RunBatches
 from cosformer.training.data import RunData, open_data
 from cosformer.training.engine import RunTrainer
-from cosformer.training.held_out import uncompile
+from cosformer.training.held_out import check_targets, uncompile
 from cosformer.training.making import make_model, overruled, resolved
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
@@ -53,13 +53,14 @@ from cosformer.training.sources import check_read, placed
 
 def train(
     recipe: Recipe | None, out: str | Path, *, resume: bool = False, cache: str | Path | None = None,
-    device: str = "auto", watch: Watch | None = None,
+    device: str = "auto", watch: Watch | None = None, then: Recipe | None = None,
 ) -> RunSummary:  # fmt: skip
     """Trains, and leaves in `out` a model that from_pretrained loads, its metrics and its card.
 
     resume: goes on where the run in `out` was; its own recipe is used where `recipe` is None. cache: where prepared
-    data lies, `data-cache` beside `out` if None. device: auto, cpu or cuda. watch: told of progress. In several
-    processes (torchrun, accelerate launch) every process calls this alike; the first one writes.
+    data lies, `data-cache` beside `out` if None. device: auto, cpu or cuda. watch: told of progress. then: the recipe
+    of a run that is to start from this one; where its data make no run, it is refused now. In several processes
+    (torchrun, accelerate launch) every process calls this alike; the first one writes.
     """
     run, watch = Path(out), watch or Watch()
     cache = Path(cache) if cache is not None else run.parent / "data-cache"
@@ -87,9 +88,9 @@ def train(
         check_writable(run)
         check_writable(cache, "--cache")
         saved.sweep(run)
-    with args.main_process_first(local=False, desc="preparing data"):
-        data = open_data(recipe, cache, progress=watch.preparing, said=watch.said)
-    data.dataset(recipe.data.valid_split)  # refuses here what it would refuse at the first evaluation
+    data = _checked_data(recipe, cache, args, watch)
+    if then is not None:
+        _checked_data(then, cache, args, watch, tokenizer=data.tokenizer)
     model = make_model(recipe, data)
     check_samples(recipe, data.tokenizer, model.config)
     if words := overruled(recipe, model.config):
@@ -101,10 +102,37 @@ def train(
     if last:
         check_same_data(saved.read_progress(last).get("data", {}), data.identity())
     if first:
-        check_space(run, parameters, recipe.train.keep)
+        check_space(run, parameters, _kept(recipe, data, args))
         write_recipe(run, placed(recipe))
     with full_disk_told(run):
         return _Run(recipe, run, data, model, args, watch, last, start, parameters).go()
+
+
+def _checked_data(recipe: Recipe, cache: Path, args: TrainingArguments, watch: Watch, tokenizer: Any = None) -> RunData:
+    """Refuses what the first step or the first evaluation would: once the recipe is written, the folder is taken."""
+    with args.main_process_first(local=False, desc="preparing data"):
+        data = open_data(recipe, cache, tokenizer=tokenizer, progress=watch.preparing, said=watch.said)
+    split = recipe.data.valid_split
+    check_targets(data, split, batch=recipe.eval.batch or recipe.train.batch, batches=recipe.eval.batches)
+    _batches(recipe, data, args)
+    return data
+
+
+def _batches(recipe: Recipe, data: RunData, args: TrainingArguments) -> ResumableBatches:
+    return ResumableBatches(
+        len(data.dataset("train")), recipe.train.batch, seed=recipe.seed, rank=args.process_index,
+        world_size=args.world_size,
+    )  # fmt: skip
+
+
+def _steps(recipe: Recipe, an_epoch: int) -> int:
+    return recipe.train.steps or max(1, round(recipe.train.epochs * an_epoch))
+
+
+def _kept(recipe: Recipe, data: RunData, args: TrainingArguments) -> int:
+    """Checkpoints that will lie there at once: a large train.keep means all."""
+    steps = _steps(recipe, _batches(recipe, data, args).batches)
+    return min(recipe.train.keep, -(-steps // recipe.train.save_every))
 
 
 def _flops_per_token(config: Any, length: int) -> float | None:
@@ -145,7 +173,7 @@ class _Run:
         recorder = Recorder(self.run, step=self.start, writes=args.process_index == 0, watch=self.watch)
         trainer = RunTrainer(
             self.model, args, data=self.data, batches=batches, recorder=recorder, tally=tally,
-            best=progress["best"] if progress else None, latest=progress["latest"] if progress else None,
+            best=self._best(progress, steps), latest=progress["latest"] if progress else None,
             untold=progress["untold"] if progress else None, flops_per_token=flops, peak_flops=self._peak(),
             autocast=self.bf16,
         )  # fmt: skip
@@ -189,14 +217,23 @@ class _Run:
 
     def _batches(self) -> tuple[RunBatches, int]:
         train, args = self.recipe.train, self.args
-        batches = ResumableBatches(
-            len(self.data.dataset("train")), train.batch, seed=self.recipe.seed, rank=args.process_index,
-            world_size=args.world_size,
-        )  # fmt: skip
-        steps = train.steps or max(1, round(train.epochs * batches.batches))
+        batches = _batches(self.recipe, self.data, args)
+        steps = _steps(self.recipe, batches.batches)
         share = train.batch // args.world_size
         parts = -(-share // (train.micro_batch or share))
         return RunBatches(batches, steps=steps, parts=parts, start=self.start), steps
+
+    def _best(self, progress: dict[str, Any] | None, steps: int) -> dict[str, Any] | None:
+        """The best evaluation so far, if its weights are there: not where the run began with eval.keep=last."""
+        best = progress["best"] if progress else None
+        if best is None or self.recipe.eval.keep != "best" or self.start >= steps:
+            return best
+        if (self.run / BEST / "config.json").is_file():
+            return best
+        self.watch.said(
+            f"the weights of step {best['step']}, the best so far, were not kept: the best is of later steps"
+        )
+        return None
 
     def _peak(self) -> float | None:
         """Of the GPU in the precision of the run, measured now: a share of a number on paper would flatter nobody."""

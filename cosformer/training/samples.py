@@ -5,20 +5,23 @@ from typing import Any
 
 from cosformer.models import CosformerConfig
 from cosformer.models.decoding import Sampling
-from cosformer.models.writing import continue_text
+from cosformer.models.writing import continue_text, prompt_ids
 from cosformer.training.held_out import at_rest
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 
 
 def check_samples(recipe: Recipe, tokenizer: Any, config: CosformerConfig) -> None:
-    """Before training: a sample longer than the horizon would end the run at its first evaluation."""
-    if recipe.task not in ("lm", "translate") or not config.has_longest:
+    """Before training: what cannot be written would end the run at its first evaluation."""
+    if recipe.task not in ("lm", "translate"):
         return
     for prompt in recipe.sample.prompts:
-        read = len(tokenizer(prompt).input_ids) or 1
+        try:
+            read = len(prompt_ids(tokenizer, prompt, source=recipe.task == "translate"))
+        except ValueError as error:
+            raise BadRecipe(f"sample.prompts={list(recipe.sample.prompts)}: {error}") from error
         longest = max(read, recipe.sample.tokens) if recipe.task == "translate" else read + recipe.sample.tokens - 1
-        if longest > config.horizon:
+        if config.has_longest and longest > config.horizon:
             raise BadRecipe(
                 f"sample.tokens={recipe.sample.tokens} after the prompt {prompt!r} of {read} tokens, but the model's "
                 f"horizon is {config.horizon}: set fewer sample.tokens, or a larger model.horizon"

@@ -37,7 +37,8 @@ def save(folder: Path, cls: type = CosformerForCausalLM, **options: Any) -> Any:
 
 
 def wanted(model: Any, **options: Any) -> str:
-    ids = torch.tensor([byte_tokenizer()(PROMPT).input_ids])
+    end = [2] if model.config.is_encoder_decoder else []  # as sources end in training
+    ids = torch.tensor([byte_tokenizer()(PROMPT).input_ids + end])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False, **options)
     start = 1 if model.config.is_encoder_decoder else ids.shape[1]
     return byte_tokenizer().decode(out[0, start:], skip_special_tokens=True)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from made_run import HOSTILE, make_run
 from page_checks import Checked
+from training_data import tiny
 from typer.testing import CliRunner
 
 from cosformer.cli.main import app
@@ -21,6 +22,7 @@ from cosformer.report import read_run, report_page, write_report
 from cosformer.report.charts import Chart, Series, figure, log_ticks, short, ticks
 from cosformer.report.pixels import map_image
 from cosformer.report.text import visible
+from cosformer.training import train
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +204,19 @@ def test_a_classifier_is_told_by_its_accuracy(tmp_path: Path) -> None:
     assert "held-out accuracy81.2%95% interval 79.0% to 83.0%" in words
     assert "What it writes" not in words
     assert len([x for x in Checked(page).images if "src" in x]) == 4  # maps of a text of ours
+
+
+def test_a_task_with_tokens_of_its_own_has_maps(tmp_path: Path) -> None:
+    """The plain text of other runs is none of ListOps: the command ended with the tokenizer's traceback."""
+    train(tiny("lra-listops", tmp_path / "data"), tmp_path / "run", device="cpu")
+    page = Checked(report_page(read_run(tmp_path / "run")))
+    assert len([x for x in page.images if "src" in x]) == 2 * 2
+    assert "[MAX" in "".join(page.words)
+    done = CliRunner().invoke(
+        app, ["inspect", str(tmp_path / "run"), "--attention-map", "a cat", "--out", str(tmp_path / "map.png")]
+    )
+    assert done.exit_code == 2
+    assert "no tokens for 'a cat'" in " ".join(done.output.replace("│", " ").split())
 
 
 def test_an_encoder_decoder_has_no_maps(tmp_path: Path) -> None:

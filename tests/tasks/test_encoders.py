@@ -38,6 +38,8 @@ def test_a_tokenizer_travels_and_is_known_again() -> None:
     other = encoder_of(word_tokenizer([Piece(b"a a b", Place("x", 1))]))
     assert other.fingerprint != encoder.fingerprint
     assert word_tokenizer([Piece(b"a a b", Place("x", 1))], most=4).get_vocab_size() == 4
+    with pytest.raises(ValueError, match="most=2: <pad>, <eos> and <unk> come first"):  # it gave all but the rarest
+        word_tokenizer([Piece(b"a a b", Place("x", 1))], most=2)
 
 
 def test_a_large_vocabulary_needs_wider_ids() -> None:

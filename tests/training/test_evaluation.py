@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_data import tiny
 
-from cosformer.models.writing import load_model
+from cosformer.models.writing import continue_text, load_model, prompt_ids
 from cosformer.tasks import bleu
 from cosformer.training import EvalSettings, RunSummary, evaluate, evaluation, open_data, train
 
@@ -90,6 +90,26 @@ def test_bleu_is_that_of_translations_one_by_one(runs: dict[str, Path], monkeypa
     assert true == [example.texts[1].strip() for example in data.source.examples("test")]  # type: ignore[attr-defined]
     assert result["metrics"]["bleu"] == bleu(alone, true)["bleu"]
     assert "version" in str(result["metrics"]["signature"])
+
+
+def test_a_prompt_is_translated_as_the_same_source_of_a_split(runs: dict[str, Path]) -> None:
+    """With the <eos> that ends every source."""
+    run = runs["translate-multi30k"]
+    data = open_data(_recipe(run), run.parent / "data-cache", splits=["test"], tokenizer=_tokenizer(run))
+    model, ids = load_model(run), data.dataset("test")[0]["input_ids"]
+    prompt = data.tokenizer.decode(ids[:-1])
+    assert prompt_ids(data.tokenizer, prompt, source=True) == ids.tolist()
+    wanted = model.generate(ids[None], max_new_tokens=9, do_sample=False)[0, 1:]
+    words = data.tokenizer.decode(wanted, skip_special_tokens=True)
+    assert continue_text(model, data.tokenizer, prompt, max_new_tokens=9) == words
+
+
+def test_a_context_cuts_sources_and_no_targets(runs: dict[str, Path]) -> None:
+    results = [
+        evaluate(runs["translate-multi30k"], EvalSettings(split="valid", context=n), device="cpu") for n in (0, 16)
+    ]
+    assert results[0]["metrics"]["tokens"] == results[1]["metrics"]["tokens"]
+    assert results[0]["metrics"]["loss"] != results[1]["metrics"]["loss"]
 
 
 def test_a_part_is_a_part(runs: dict[str, Path]) -> None:

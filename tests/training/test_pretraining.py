@@ -71,6 +71,23 @@ def test_a_run_without_it_is_not_gone_on_with(tmp_path: Path) -> None:
     assert not pretrain_folder(tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        ("classify-qqp", ("train.batch=70", "pretrain.batch=4"), "60 examples make no batch of 70"),
+        ("classify-sst2", ("data.apart=true",), "one text per example"),
+        ("classify-qqp", ("data.length=3", "model.pooling=first"), "no room for text"),
+    ],
+)
+def test_what_would_refuse_the_second_run_refuses_the_first(
+    name: str, more: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    recipe = tiny(name, tmp_path / "data", "pretrain.steps=2", "tokenizer.kind=bytes", *more)
+    with pytest.raises(ValueError, match=message):
+        train_pretrained(recipe, tmp_path / "run", device="cpu")
+    assert not (pretrain_folder(tmp_path / "run") / "recipe.toml").exists()
+
+
 def test_a_data_set_of_a_hub_is_read_by_its_own_column() -> None:
     recipe = load_recipe("classify-text", "data.source=hub", 'data.columns=["review"]', "pretrain.steps=2")
     assert self_pretraining(recipe).data.column == "review"

@@ -39,6 +39,7 @@ from cosformer.training.schedule import rate_share
         ("train.schedule=inverse_sqrt", "needs train.warmup_steps"),
         ("tokenizer.kind=path", "a path goes with kind path"),
         ("data.length=1", "at least 2"),
+        ("tokenizer={kind='word',vocab_size=2}", "3 specials come first"),
         ("sample.prompts=[1]", "a list of texts"),
         ("nonsense", "write a field"),
         ("task=guess", "use one of lm, mlm, classify, translate"),

@@ -55,7 +55,8 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, watch = tiny("lm-stdlib", tmp_path / "data", "train.keep=3"), Noted()
+    many = ("train.keep=3", "train.save_every=1", "train.steps=4")
+    recipe, watch = tiny("lm-stdlib", tmp_path / "data", *many), Noted()
     plain = shutil.disk_usage
     monkeypatch.setattr(
         shutil, "disk_usage", lambda p: plain(p) if "cache" in str(p) else USAGE(1 << 30, 1 << 30, 1000)
@@ -76,6 +77,12 @@ def test_the_estimate_covers_what_is_written(tmp_path: Path) -> None:
     parameters = json.loads((tmp_path / "run" / "run.json").read_text())["parameters"]
     assert 12 * parameters < written < 12 * parameters + 60_000  # headers, config, the states of two counters
     check_space(tmp_path, parameters, 2)
+
+
+def test_room_is_for_checkpoints_that_will_be(tmp_path: Path) -> None:
+    everything = ("train.keep=1_000_000_000", "train.save_every=1")  # of two steps
+    train(tiny("lm-stdlib", tmp_path / "data", *everything), tmp_path / "run", device="cpu")
+    assert len(checkpoints(tmp_path / "run")) == 2
 
 
 def test_data_that_is_absent(tmp_path: Path) -> None:
@@ -101,6 +108,7 @@ def test_data_that_is_absent(tmp_path: Path) -> None:
 def test_recipes_that_make_no_run(more: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises((BadRecipe, ValueError, SourceMissing), match=message):
         train(tiny("lm-stdlib", tmp_path / "data", *more), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "recipe.toml").exists()  # else the same command, set right, would be refused
 
 
 @pytest.mark.parametrize("changed", ["train", "valid"])
@@ -182,6 +190,23 @@ def test_what_of_model_init_overrules_the_recipe_is_said(tmp_path: Path) -> None
     longer = recipe.with_values(["data.length=128", "model.horizon=128"])
     with pytest.raises(BadRecipe, match=r"horizon=64, for which it was trained: use data\.length=64 or less"):
         train(longer, tmp_path / "longer", device="cpu")
+
+
+def test_a_model_to_start_from_that_does_not_fit(tmp_path: Path) -> None:
+    """Ids of the one task would have been read as those of the other."""
+    for name in ("lm-text", "lra-image"):
+        train(tiny(name, tmp_path / name), tmp_path / "runs" / name, device="cpu")
+    for name, init, message in (
+        ("lra-listops", "lm-text", "of 259 tokens, gives other ids than tokenizer.kind='task' of lra-listops"),
+        ("lra-text", "lra-image", "gives other ids than tokenizer.kind='task' of lra-text"),
+        ("translate-multi30k", "lm-text", "task='translate' needs an encoder–decoder"),
+    ):
+        recipe = tiny(name, tmp_path / f"{name}-data", f'model.init="{tmp_path / "runs" / init}"')
+        with pytest.raises(BadRecipe, match=message):
+            train(recipe, tmp_path / "run", device="cpu")
+    for name, init in (("lra-text", "lm-text"), ("lra-pathfinder", "lra-image")):
+        recipe = tiny(name, tmp_path / f"{name}-data", f'model.init="{tmp_path / "runs" / init}"')
+        assert train(recipe, tmp_path / name / "run", device="cpu").steps == 2
 
 
 def test_an_unwritable_cache_is_the_caches(tmp_path: Path) -> None:
@@ -266,3 +291,33 @@ def test_what_was_best_is_what_is_left(tmp_path: Path) -> None:
     assert best.metrics["loss"] == lowest["loss"] < last.metrics["loss"] == evals[-1]["loss"]
     ours, theirs = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("best", "last"))
     assert ours != theirs
+
+
+class StopAt(Watch):
+    """Ctrl-C after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def line(self, line: dict[str, Any]) -> None:
+        if (line["kind"], line["step"]) == ("train", self.step):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("first", ["last", "best"])
+def test_the_best_is_kept_from_where_a_run_goes_on(first: str, tmp_path: Path) -> None:
+    """eval.keep is free to change: what eval.keep=last did not keep was missed at the end, or older weights taken."""
+    recipe, run = tiny("lm-stdlib", tmp_path / "data", "train.steps=6", "eval.every=2"), tmp_path / "run"
+    train(recipe.with_values([f"eval.keep={first}"]), run, device="cpu", watch=StopAt(2))
+    assert (run / "best").is_dir() == (first == "best")
+    train(recipe.with_values(["eval.keep=last"]), run, resume=True, device="cpu", watch=StopAt(4))
+    progress = checkpoints(run)[-1] / "progress.json"
+    told = json.loads(progress.read_text())
+    assert told["best"]["step"] == 4
+    told["best"]["metrics"]["loss"] = 0.1  # nothing after it is as good
+    progress.write_text(json.dumps(told))
+    watch = Noted()
+    again = train(recipe.with_values(["eval.keep=best"]), run, resume=True, device="cpu", watch=watch)
+    assert again.best_step == 6
+    assert "the weights of step 4, the best so far, were not kept" in " ".join(watch.words)
+    assert (run / "model.safetensors").is_file()

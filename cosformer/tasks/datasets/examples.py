@@ -48,7 +48,8 @@ class LabelledTexts(_Examples):
         count = 1 if apart else shards.manifest.texts
         self.room = length - len(self.bos) - count * len(self.eos)
         if self.room < count:
-            raise ValueError(f"length={length} leaves no room for text beside the marks")
+            least = length - self.room + count
+            raise ValueError(f"length={length} leaves no room for text beside the marks: use at least {least}")
 
     @property
     def classes(self) -> tuple[str, ...]:
