@@ -24,7 +24,7 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Draw only among the likeliest that together reach this probability.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="For what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="For what is drawn.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or a device of `cosformer env`.")] = "cpu",
     dtype: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or fp64 (as it was saved).")] = None,
     graph: Annotated[bool, typer.Option("--graph", help="CUDA: the decoding step captured in a CUDA graph.")] = False,

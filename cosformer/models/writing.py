@@ -141,7 +141,7 @@ def continue_text(
 
 
 def prompt_ids(tokenizer: Any, prompt: str, *, source: bool = False) -> list[int]:
-    """Of an empty prompt the token to begin with: where there is none, the one that ends the document before.
+    """Of an empty prompt <eos>, the end of the document before: so texts begin in training. Without one, <bos>.
 
     source: of an encoder–decoder, whose sources end with <eos> in training.
     """
@@ -150,7 +150,7 @@ def prompt_ids(tokenizer: Any, prompt: str, *, source: bool = False) -> list[int
         ids.append(end)
     if ids:
         return ids
-    start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    start = tokenizer.bos_token_id if end is None else end
     if start is None:
         raise ValueError("the prompt is empty and the tokenizer has no token to begin with: give a prompt")
     return [start]

@@ -37,6 +37,8 @@ def self_pretraining(recipe: Recipe) -> Recipe:
 
 
 def pretrain_folder(out: Path) -> Path:
+    """Beside it; where it is named without a name («.»), by the name it has."""
+    out = out if out.name not in ("", "..") else out.resolve()
     return out.with_name(f"{out.name}-pretrain")
 
 

@@ -88,6 +88,13 @@ def test_what_would_refuse_the_second_run_refuses_the_first(
     assert not (pretrain_folder(tmp_path / "run") / "recipe.toml").exists()
 
 
+def test_the_first_run_lies_beside_the_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert pretrain_folder(Path("run")) == Path("run-pretrain")
+    assert pretrain_folder(Path(".")) == tmp_path / "here-pretrain"
+
+
 def test_a_data_set_of_a_hub_is_read_by_its_own_column() -> None:
     recipe = load_recipe("classify-text", "data.source=hub", 'data.columns=["review"]', "pretrain.steps=2")
     assert self_pretraining(recipe).data.column == "review"
