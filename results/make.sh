@@ -8,7 +8,7 @@
 #   EXTRA  fields for every recipe but that of --before, such as 'train.compile=on'
 #   ATTENTIONS  of the arena          DEVICE cuda; cpu tries a stage, with EXTRA that make it small
 set -euo pipefail
-stages='speed train profile matched translation pretrained listops text image pathfinder selfpretrained larger compare ablations'
+stages='speed train profile matched translation pretrained rates listops text image pathfinder selfpretrained larger compare ablations'
 stage=${1:?a stage: $stages}
 data=${2:-data}
 jobs=${JOBS:-6} runs=${RUNS:-runs} tag=${TAG:-cuda_h200_$(date +%Y-%m)} python=${PYTHON:-python} device=${DEVICE:-cuda}
@@ -82,6 +82,13 @@ image)
     ;;
 pathfinder)
     arena pathfinder --tasks pathfinder --attentions "$rivals"
+    ;;
+rates)
+    # Before the arena: one rate for all attentions, chosen on validation of cosFormer alone
+    side_by_side
+    variants=()
+    for rate in 1e-4 5e-4 1e-3 2e-3; do variants+=(--variant "rate-$rate: train.learning_rate=$rate"); done
+    run compare train lra-listops "${variants[@]}" "${small[@]}" --out "$runs/rates"
     ;;
 selfpretrained)
     arena selfpretrained --pretrain --tasks listops,text --attentions cosformer --data "text=$data/imdb"

@@ -66,7 +66,7 @@ def test_every_command_of_a_stage_is_one(stage: str, tmp_path: Path) -> None:
 
 
 def test_there_are_stages_and_others_are_refused(tmp_path: Path) -> None:
-    assert len(STAGES) == 14
+    assert len(STAGES) == 15
     done = subprocess.run(["bash", str(SCRIPT), "nothing"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
     assert all(stage in done.stderr for stage in STAGES)
