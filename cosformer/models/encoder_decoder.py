@@ -81,6 +81,12 @@ class CosformerEncoderDecoderModel(TwoStacks):
                 "position_ids in an encoder–decoder: it has two sequences; pass decoder_position_ids for the "
                 "target, and encoder_outputs of an encoder called with its own position_ids for the source"
             )
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(
+                "neither labels nor decoder_input_ids: the decoder has nothing to read. Where labels are taken away "
+                "before the model sees them (label_smoothing_factor of Trainer), give DataCollatorForSeq2Seq model=, or set "
+                "label_smoothing in the config instead"
+            )
         types = kwargs.pop("token_type_ids", None)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
