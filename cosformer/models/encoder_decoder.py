@@ -84,8 +84,8 @@ class CosformerEncoderDecoderModel(TwoStacks):
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError(
                 "neither labels nor decoder_input_ids: the decoder has nothing to read. Where labels are taken away "
-                "before the model sees them (label_smoothing_factor of Trainer), give DataCollatorForSeq2Seq model=, or "
-                "set label_smoothing in the config instead"
+                "before the model sees them (label_smoothing_factor of Trainer), give DataCollatorForSeq2Seq model=, "
+                "or set label_smoothing in the config instead"
             )
         types = kwargs.pop("token_type_ids", None)
         if encoder_outputs is None:
