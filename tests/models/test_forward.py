@@ -319,6 +319,39 @@ def test_wrong_inputs_are_refused(inputs: dict[str, Any], words: str) -> None:
         small_model(CosformerModel, positions="none")(**inputs)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "kind", "words"),
+    [
+        ({"input_ids": tokens(5)}, ValueError, r"input_ids has shape \(5,\): pass \[B, T\]"),
+        ({"inputs_embeds": torch.ones(1, 3, 8)}, ValueError, r"inputs_embeds has shape \(1, 3, 8\).*hidden_size=32"),
+        (
+            {"position_ids": torch.arange(6).expand(3, 6)},
+            ValueError,
+            r"position_ids has shape \(3, 6\) for 2 rows of 6",
+        ),
+        ({"position_ids": torch.arange(5)}, ValueError, r"position_ids has shape \(1, 5\)"),
+        ({"token_type_ids": torch.zeros(2, 7).long()}, ValueError, r"token_type_ids has shape \(2, 7\)"),
+        ({"past_key_values": ((1, 2),)}, TypeError, "past_key_values is a tuple: pass a Cache"),
+        ({"labels": tokens(6, 2)}, ValueError, r"labels have shape \(6, 2\) for logits of \(2, 6, 61\)"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_wrong_shapes_are_refused_not_broadcast(inputs: dict[str, Any], kind: type[Exception], words: str) -> None:
+    model = small_model(CosformerForCausalLM, positions="learned", type_vocab_size=2)
+    if not {"input_ids", "inputs_embeds"} & inputs.keys():
+        inputs = {"input_ids": tokens(2, 6), **inputs}
+    with pytest.raises(kind, match=words):
+        model(**inputs)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
+def test_places_of_all_rows_may_be_said_once(positions: str) -> None:
+    model, ids, places = small_model(CosformerForCausalLM, positions=positions), tokens(2, 6), torch.arange(6) * 2
+    want = model(ids, position_ids=places.expand(2, 6)).logits
+    assert_close(model(ids, position_ids=places).logits, want)
+    assert_close(model(ids, position_ids=places[None]).logits, want)
+
+
 def test_an_encoder_keeps_no_cache() -> None:
     model = CosformerModel(small_config(causal=False))
     with pytest.raises(ValueError, match="use_cache=True in an encoder"):
