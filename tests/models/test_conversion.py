@@ -438,6 +438,30 @@ def test_a_bert_that_writes_is_refused(tmp_path: Path) -> None:
         converted(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"norm": "rmsnorm"}, r"attn_norm\.bias, which the new model does not have: the fields given \(norm\)"),
+        ({"positions": "none"}, r"embed_positions\.weight, which the new model does not have"),
+        ({"num_hidden_layers": 1}, r"layers\.1\.self_attn\.q_proj\.weight, which the new model does not have"),
+        ({"vocab_size": 90}, r"\[90, 32\]: the fields given \(vocab_size\) make a model of other tensors"),
+    ],
+    ids=str,
+)
+def test_fields_that_change_tensors_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    make("gpt2", tmp_path)
+    with pytest.raises(ValueError, match=message):
+        converted(tmp_path, **fields)
+
+
+def test_a_head_of_its_own_is_not_copied_over_the_embeddings(tmp_path: Path) -> None:
+    GPT2LMHeadModel(GPT2Config(**GPTS, tie_word_embeddings=False)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"lm_head\.weight is the same matrix: leave out tie_word_embeddings=True"):
+        converted(tmp_path, tie_word_embeddings=True)
+    ours, _ = converted(tmp_path)
+    assert not torch.equal(ours.lm_head.weight, ours.model.embed_tokens.weight)
+
+
 def test_a_next_token_head_that_sees_both_ways_is_refused(tmp_path: Path) -> None:
     RobertaForCausalLM(RobertaConfig(**ROBERTAS)).save_pretrained(tmp_path)
     with pytest.raises(
