@@ -20,7 +20,7 @@ class TwoStacks(CosformerPreTrainedModel):
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Of the encoder, as transformers knows it, and of the decoder, which has its own where they are not tied."""
         resized: Any = super().resize_token_embeddings(*args, **kwargs)
-        decoder = self.get_decoder()
+        decoder: Any = self.get_decoder()
         if decoder.embed_tokens.num_embeddings != resized.num_embeddings:
             mean = {"mean_resizing": kwargs["mean_resizing"]} if "mean_resizing" in kwargs else {}
             decoder.resize_token_embeddings(resized.num_embeddings, **mean)
