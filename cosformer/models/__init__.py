@@ -10,6 +10,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from cosformer.models.kinds import KINDS, AttentionKind, register_attention  # isort: skip  (before the kinds themselves)
 from cosformer.models.cache import StateLayer
@@ -53,6 +54,8 @@ __all__ = [
 AutoConfig.register("cosformer", CosformerConfig, exist_ok=True)
 AutoModel.register(CosformerConfig, CosformerModel, exist_ok=True)
 AutoModelForCausalLM.register(CosformerConfig, CosformerForCausalLM, exist_ok=True)
+# Trainer's own label smoothing asks this list, not the registry, whether labels are those of the next token
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault("cosformer", CosformerForCausalLM.__name__)
 AutoModelForMaskedLM.register(CosformerConfig, CosformerForMaskedLM, exist_ok=True)
 AutoModelForSeq2SeqLM.register(CosformerConfig, CosformerForConditionalGeneration, exist_ok=True)
 AutoModelForSequenceClassification.register(CosformerConfig, CosformerForSequenceClassification, exist_ok=True)

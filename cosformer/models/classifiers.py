@@ -11,6 +11,9 @@ from transformers.utils.generic import can_return_tuple
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.losses import class_loss, token_loss
 from cosformer.models.model import CosformerModel, CosformerPreTrainedModel, find_offsets
+from cosformer.ops.features import sum_dtype
+
+OWN_TO_A_DOCUMENT = ("position_ids", "token_type_ids")
 
 
 def pool(x: Tensor, mask: Tensor | None, how: str) -> Tensor:
@@ -22,7 +25,7 @@ def pool(x: Tensor, mask: Tensor | None, how: str) -> Tensor:
         count = real.long().cumsum(-1)
         real = real & (count == (1 if how == "first" else count[:, -1:]))
     kept = torch.where(real[..., None], x, 0)  # where, not times: padding may hold anything
-    return (kept.sum(1, dtype=torch.float32) / real.sum(1, keepdim=True).clamp(min=1)).to(x.dtype)
+    return (kept.sum(1, dtype=sum_dtype(x.dtype)) / real.sum(1, keepdim=True).clamp(min=1)).to(x.dtype)
 
 
 def pool_packed(x: Tensor, offsets: Tensor, how: str) -> Tensor:
@@ -33,8 +36,16 @@ def pool_packed(x: Tensor, offsets: Tensor, how: str) -> Tensor:
     if how == "last":
         return x[0, ends[1:] - 1]
     sequence = torch.repeat_interleave(ends.diff(), output_size=x.shape[1])
-    sums = x.new_zeros(len(offsets) - 1, x.shape[2], dtype=torch.float32).index_add_(0, sequence, x[0].float())
+    dtype = sum_dtype(x.dtype)
+    sums = x.new_zeros(len(offsets) - 1, x.shape[2], dtype=dtype).index_add_(0, sequence, x[0].to(dtype))
     return (sums / ends.diff()[:, None]).to(x.dtype)
+
+
+def without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """kwargs less use_cache, which libraries pass to every model; asked for, there is none to give."""
+    if kwargs.pop("use_cache", None):
+        raise ValueError("use_cache=True for a classifier: it reads whole sequences and gives no cache; leave it out")
+    return kwargs
 
 
 class CosformerForSequenceClassification(CosformerPreTrainedModel):
@@ -55,7 +66,7 @@ class CosformerForSequenceClassification(CosformerPreTrainedModel):
         """logits [B, num_labels], [N, num_labels] for N packed sequences; labels [B], [N], or as logits if several."""
         out = self.model(
             input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, use_cache=False,
-            cu_seqlens=cu_seqlens, return_dict=True, **kwargs,
+            cu_seqlens=cu_seqlens, return_dict=True, **without_cache(kwargs),
         )  # fmt: skip
         x, how = out.last_hidden_state, self.config.pooling
         offsets = find_offsets(x, attention_mask, position_ids, None, cu_seqlens, kwargs)
@@ -86,7 +97,7 @@ class CosformerForTokenClassification(CosformerPreTrainedModel):
         """logits [B, T, num_labels]; labels [B, T], −100 where there is none."""
         out = self.model(
             input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, use_cache=False,
-            cu_seqlens=cu_seqlens, return_dict=True, **kwargs,
+            cu_seqlens=cu_seqlens, return_dict=True, **without_cache(kwargs),
         )  # fmt: skip
         logits = self.score(F.dropout(out.last_hidden_state, self.config.classifier_dropout, self.training))
         loss: Any = None
@@ -116,11 +127,23 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
         labels: Tensor | None = None, inputs_embeds: Tensor | None = None, other_inputs_embeds: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None, **kwargs: Any,
     ) -> SequenceClassifierOutput:  # fmt: skip
-        """logits [B, num_labels] for documents input_ids [B, T] and other_input_ids [B, S]; labels [B]."""
+        """logits [B, num_labels] for documents input_ids [B, T] and other_input_ids [B, S]; labels [B].
+
+        position_ids and token_type_ids are of the first document, other_position_ids and other_token_type_ids of the
+        second.
+        """
         if (other_input_ids is None) == (other_inputs_embeds is None):
             raise ValueError("pass the second document of each pair: other_input_ids, or other_inputs_embeds")
-        first = self._document(input_ids, attention_mask, inputs_embeds, kwargs)
-        second = self._document(other_input_ids, other_attention_mask, other_inputs_embeds, kwargs)
+        if kwargs.pop("output_hidden_states", None):
+            raise ValueError(
+                "output_hidden_states=True for pairs: two documents of unequal lengths have no common hidden states; "
+                "call the encoder, `model.model`, on each"
+            )
+        own = {name: kwargs.pop(name, None) for name in OWN_TO_A_DOCUMENT}
+        others = {name: kwargs.pop(f"other_{name}", None) for name in OWN_TO_A_DOCUMENT}
+        kwargs = without_cache(kwargs)
+        first = self._document(input_ids, attention_mask, inputs_embeds, own | kwargs)
+        second = self._document(other_input_ids, other_attention_mask, other_inputs_embeds, others | kwargs)
         both = torch.cat([first, second, first * second, first - second], -1)
         hidden = F.gelu(self.pair(F.dropout(both, self.config.classifier_dropout, self.training)))
         logits = self.score(hidden)
@@ -133,5 +156,14 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
     def _document(
         self, ids: Tensor | None, mask: Tensor | None, embeds: Tensor | None, kwargs: dict[str, Any]
     ) -> Tensor:
+        x: Any = ids if embeds is None else embeds
+        if (
+            x is not None
+            and find_offsets(x, mask, kwargs["position_ids"], None, kwargs.get("cu_seqlens"), kwargs) is not None
+        ):
+            raise ValueError(
+                "packed sequences (cu_seqlens, or position_ids that start again) for pairs: each row is one document; "
+                "pad them instead"
+            )
         out = self.model(ids, mask, inputs_embeds=embeds, use_cache=False, return_dict=True, **kwargs)
         return pool(out.last_hidden_state, mask, self.config.pooling)

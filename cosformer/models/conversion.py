@@ -94,7 +94,7 @@ def converted(
         source=source.resolve().name, source_type=theirs.model_type, source_class=type(model).__name__,
         target_class=head.__name__, horizon=config.horizon, attention=config.attentions, notes=notes,
     )  # fmt: skip
-    _copy(model, ours, list(_parts(model, ours, theirs, family)), absent, report)
+    _copy(model, ours, list(_parts(model, ours, theirs, family)), absent, report, fields)
     for name in sorted(unexpected):
         report.not_copied.append({"source": name, "shape": None, "reason": f"no part of a {type(model).__name__}"})
     if isinstance(ours, CosformerForCausalLM) and getattr(model, "generation_config", None) is not None:
@@ -196,15 +196,32 @@ def _parts(model: Any, ours: CosformerPreTrainedModel, theirs: Any, family: Fami
 
 
 @torch.no_grad()
-def _copy(model: Any, ours: CosformerPreTrainedModel, parts: list[Part], absent: set[str], report: Report) -> None:
+def _copy(
+    model: Any, ours: CosformerPreTrainedModel, parts: list[Part], absent: set[str], report: Report,
+    fields: dict[str, Any],
+) -> None:  # fmt: skip
+    misfit = (
+        f"the fields given ({', '.join(fields)}) make a model of other tensors; leave out those that change its tensors"
+        if fields
+        else "the checkpoint does not fit its own config.json"
+    )
     theirs = {name: value for name, value in model.state_dict().items() if name not in absent}
     mine = ours.state_dict()
+    filled_at: dict[int, str] = {}
     for target, source, change, note in parts:
         value = theirs[source] if change is None else change(theirs[source])
+        if target not in mine:
+            raise ValueError(f"{source} would be {target}, which the new model does not have: {misfit}")
         if value.shape != mine[target].shape:
             raise ValueError(
                 f"{source} is {list(theirs[source].shape)} and would be {list(value.shape)} in {target}, which is "
-                f"{list(mine[target].shape)}: the checkpoint does not fit its own config.json"
+                f"{list(mine[target].shape)}: {misfit}"
+            )
+        other = filled_at.setdefault(mine[target].data_ptr(), target)
+        if other != target and not torch.equal(mine[target], value):
+            raise ValueError(
+                f"{source} differs from what is in {other} already, and in the new model {target} is the same matrix: "
+                "leave out tie_word_embeddings=True, since the source is not tied"
             )
         mine[target].copy_(value)
         report.copied.append({"target": target, "source": source, "shape": list(value.shape), "note": note})

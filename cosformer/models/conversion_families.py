@@ -66,6 +66,12 @@ def position_rows(source: str, first: int, there: int, wanted: int) -> Part:
 
 def bert_fields(config: Any) -> dict[str, Any]:
     refuse_if(config.is_decoder, "is_decoder=True: it was made a decoder, whose layout ours does not share")
+    writes = [name for name in config.architectures or [] if name.endswith(("LMHeadModel", "ForCausalLM"))]
+    refuse_if(
+        bool(writes),
+        f"architectures={writes} with is_decoder=False: a head for the next token over attention that sees it already. "
+        "Name its body or its ForMaskedLM in config.json, if that is what was trained",
+    )
     relative = getattr(config, "position_embedding_type", None) or "absolute"
     refuse_if(relative != "absolute", f"position_embedding_type={relative!r}: positions inside the attention")
     act = activation(config.hidden_act)
@@ -211,6 +217,9 @@ def llama_body(config: Any, horizon: int) -> Iterator[Part]:
 def window_of(config: Any) -> int | None:
     """How far the source's attention sees, where that is less than everything."""
     if getattr(config, "use_sliding_window", True) is False:
+        return None
+    kinds = getattr(config, "layer_types", None)  # Qwen2 slides from max_window_layers on, which may be no layer at all
+    if kinds is not None and "sliding_attention" not in kinds:
         return None
     window = getattr(config, "sliding_window", None)
     return window if window is not None and window < config.max_position_embeddings else None

@@ -14,7 +14,22 @@ from cosformer.models.losses import IGNORED, token_loss
 from cosformer.models.model import CosformerModel, CosformerPreTrainedModel
 
 
-class CosformerEncoderDecoderModel(CosformerPreTrainedModel):
+class TwoStacks(CosformerPreTrainedModel):
+    """What transformers does to one stack, done to both."""
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Of the encoder, as transformers knows it, and of the decoder, which has its own where they are not tied."""
+        resized: Any = super().resize_token_embeddings(*args, **kwargs)
+        decoder: Any = self.get_decoder()
+        if decoder.embed_tokens.num_embeddings != resized.num_embeddings:
+            mean = {"mean_resizing": kwargs["mean_resizing"]} if "mean_resizing" in kwargs else {}
+            decoder.resize_token_embeddings(resized.num_embeddings, **mean)
+        for stack in (self.get_encoder(), decoder):
+            stack.config.vocab_size = self.config.vocab_size
+        return resized
+
+
+class CosformerEncoderDecoderModel(TwoStacks):
     """The two stacks, without a head."""
 
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}  # noqa: RUF012
@@ -55,13 +70,28 @@ class CosformerEncoderDecoderModel(CosformerPreTrainedModel):
         decoder_inputs_embeds: Tensor | None = None, use_cache: bool | None = None,
         output_hidden_states: bool | None = None, **kwargs: Any,
     ) -> Seq2SeqModelOutput:  # fmt: skip
-        """last_hidden_state [B, T, E] of the decoder, which reads input_ids [B, S] through the encoder."""
+        """last_hidden_state [B, T, E] of the decoder, which reads input_ids [B, S] through the encoder.
+
+        token_type_ids [B, S] are of what the encoder reads; the decoder's tokens are all of type 0.
+        """
         if kwargs.get("cu_seqlens") is not None or kwargs.get("cu_seq_lens_q") is not None:
             raise ValueError("cu_seqlens in an encoder–decoder: sources and targets come in pairs; pad them instead")
+        if kwargs.pop("position_ids", None) is not None:
+            raise ValueError(
+                "position_ids in an encoder–decoder: it has two sequences; pass decoder_position_ids for the "
+                "target, and encoder_outputs of an encoder called with its own position_ids for the source"
+            )
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(
+                "neither labels nor decoder_input_ids: the decoder has nothing to read. Where labels are taken away "
+                "before the model sees them (label_smoothing_factor of Trainer), give DataCollatorForSeq2Seq model=, "
+                "or set label_smoothing in the config instead"
+            )
+        types = kwargs.pop("token_type_ids", None)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids, attention_mask, inputs_embeds=inputs_embeds, output_hidden_states=output_hidden_states,
-                return_dict=True, **kwargs,
+                token_type_ids=types, return_dict=True, **kwargs,
             )  # fmt: skip
         assert encoder_outputs is not None
         encoded = encoder_outputs[0]
@@ -77,7 +107,7 @@ class CosformerEncoderDecoderModel(CosformerPreTrainedModel):
         )  # fmt: skip
 
 
-class CosformerForConditionalGeneration(CosformerPreTrainedModel, GenerationMixin):
+class CosformerForConditionalGeneration(TwoStacks, GenerationMixin):
     """Writes one sequence after reading another."""
 
     _tied_weights_keys = {  # noqa: RUF012  (as transformers declares it)

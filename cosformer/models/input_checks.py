@@ -8,8 +8,34 @@ from cosformer.models.cache import is_traced, self_attention_cache
 from cosformer.models.configuration import CosformerConfig
 
 
+def check_tokens(
+    ids: Tensor | None, embeds: Tensor | None, position_ids: Tensor | None, types: Tensor | None, width: int
+) -> None:
+    """Shapes that broadcasting would take for others."""
+    if (ids is None) == (embeds is None):
+        raise ValueError("pass either input_ids or inputs_embeds: exactly one says which tokens these are")
+    if ids is not None and ids.dim() != 2:
+        raise ValueError(f"input_ids has shape {tuple(ids.shape)}: pass [B, T], a row for each sequence")
+    if embeds is not None and (embeds.dim() != 3 or embeds.shape[2] != width):
+        raise ValueError(f"inputs_embeds has shape {tuple(embeds.shape)}: pass [B, T, hidden_size={width}]")
+    x = embeds if ids is None else ids
+    assert x is not None
+    batch, new = x.shape[:2]
+    for name, given in (("position_ids", position_ids), ("token_type_ids", types)):
+        if given is not None and (given.dim() != 2 or given.shape[0] not in (1, batch) or given.shape[1] != new):
+            raise ValueError(
+                f"{name} has shape {tuple(given.shape)} for {batch} rows of {new} tokens: pass [B, T], or [1, T] for "
+                "rows that are alike"
+            )
+
+
 def check_cache(cache: Cache | None, config: CosformerConfig) -> None:
     """A cache made without the config would hold layers of another kind, or none."""
+    if cache is not None and not isinstance(cache, Cache):
+        raise TypeError(
+            f"past_key_values is a {type(cache).__name__}: pass a Cache, such as DynamicCache(config=model.config) or "
+            "what an earlier call returned"
+        )
     own = self_attention_cache(cache)
     if own is not None and len(own.layers) != config.num_hidden_layers:
         raise ValueError(

@@ -12,6 +12,11 @@ def token_loss(
     logits: Tensor, labels: Tensor, *, smoothing: float = 0.0, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
     """Mean over labels other than −100 [...] of logits [..., N]; over num_items_in_batch where Trainer counts them."""
+    if logits.dim() > 2 and labels.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"labels have shape {tuple(labels.shape)} for logits of {tuple(logits.shape)}: a label for each token is "
+            f"needed, {IGNORED} where there is none"
+        )
     logits, labels = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)
     total = F.cross_entropy(logits, labels, ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
     if num_items_in_batch is None:

@@ -17,7 +17,7 @@ from cosformer.models.cache import past_length
 from cosformer.models.checkpoints import explain
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.configuration_checks import check_config
-from cosformer.models.input_checks import check_cache, check_length, check_mask, check_target_start
+from cosformer.models.input_checks import check_cache, check_length, check_mask, check_target_start, check_tokens
 from cosformer.models.kinds import KINDS
 from cosformer.models.layout import (
     Layout,
@@ -110,8 +110,10 @@ class CosformerModel(CosformerPreTrainedModel):
                 "output_attentions=True: linear attention never forms the weights; cosformer.attention_weights makes "
                 "them from q and k, in quadratic time"
             )
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("pass either input_ids or inputs_embeds: exactly one says which tokens these are")
+        if position_ids is not None and position_ids.dim() == 1:
+            position_ids = position_ids[None]
+        check_tokens(input_ids, inputs_embeds, position_ids, token_type_ids, self.config.hidden_size)
+        check_cache(past_key_values, self.config)
         x: Any = inputs_embeds if input_ids is None else self.embed_tokens(input_ids)
         if self.config.scale_embeddings:
             x = x * math.sqrt(self.config.hidden_size)
@@ -160,7 +162,6 @@ class CosformerModel(CosformerPreTrainedModel):
             cache = DynamicCache(config=config)
             if config.add_cross_attention:
                 cache = EncoderDecoderCache(cache, DynamicCache(config=config))
-        check_cache(cache, config)
         return cache
 
     def _enter(

@@ -12,7 +12,7 @@ from torch import Tensor
 from cosformer.models.configuration import CosformerConfig
 from cosformer.models.kinds import register_attention
 from cosformer.models.layout import Layout
-from cosformer.ops.checks import check_inputs, check_key_mask, check_tensors
+from cosformer.ops.checks import check_inputs, check_key_mask, check_offsets, check_tensors
 from cosformer.ops.features import lower_for_autocast, no_autocast, sum_dtype
 from cosformer.rivals.drawn_features import DrawnFeatures, orthogonal
 from cosformer.rivals.feature_attention import EPS, WIDEST, FeatureKind, feature_attention
@@ -32,12 +32,13 @@ def positive_features(x: Tensor, projection: Tensor, *, shift: Tensor | float = 
 
 def performer_features(
     q: Tensor, k: Tensor | None, projection: Tensor, *, whole: bool, key_mask: Tensor | None = None,
-    floor: float = FLOOR,
+    offsets: Tensor | None = None, floor: float = FLOOR,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """φ(q) [B,H,T,m], φ(k) [B,Hkv,S,m]. A factor common to a query's or to all keys' features cancels in attention.
 
     So each query is shifted by its own largest exponent. Keys are shifted by the largest of all, if `whole`: every
-    query sees all keys. Else by nothing, since what comes later must not show, not even in the floor.
+    query sees all keys (of its own sequence, where `offsets` say that several are packed into one row). Else by
+    nothing, since what comes later must not show, not even in the floor.
     """
     with no_autocast(q):
         a = _exponents(q, projection)
@@ -49,7 +50,7 @@ def performer_features(
             seen = b.detach()
             if key_mask is not None:
                 seen = seen.masked_fill(~key_mask[:, None, :, None], -math.inf)
-            most = seen.amax((-2, -1), keepdim=True)
+            most = seen.amax((-2, -1), keepdim=True) if offsets is None else _largest_of_each(seen, offsets)
             b = b - torch.where(most.isfinite(), most, 0)  # a row without keys has no largest
         if key_mask is not None:
             b = b.masked_fill(~key_mask[:, None, :, None], 0)  # exp of what padding holds may not be finite
@@ -67,8 +68,10 @@ def performer_attention(
     check_weight("projection", projection, "[m, K]", q)
     check_width("projection", projection.shape[1], q=q, k=k)
     check_key_mask(key_mask, k)
-    whole = not causal and cu_seqlens is None
-    phi_q, phi_k = performer_features(q, k, projection, whole=whole, key_mask=key_mask, floor=floor)
+    check_offsets(cu_seqlens, None, q)
+    phi_q, phi_k = performer_features(
+        q, k, projection, whole=not causal, key_mask=key_mask, offsets=cu_seqlens, floor=floor
+    )
     assert phi_k is not None
     o = feature_attention(
         phi_q, phi_k, v.to(phi_k.dtype), causal=causal, key_mask=key_mask, cu_seqlens=cu_seqlens, eps=eps,
@@ -81,6 +84,17 @@ def _exponents(x: Tensor, projection: Tensor) -> Tensor:
     dtype = sum_dtype(x.dtype)
     x = x.to(dtype) * x.shape[-1] ** -0.25
     return x @ projection.to(dtype).mT - x.square().sum(-1, keepdim=True) / 2
+
+
+def _largest_of_each(exponents: Tensor, offsets: Tensor) -> Tensor:
+    """[1,Hkv,S,1]: for every key the largest exponent in its sequence, of [1,Hkv,S,m] and offsets [N + 1]."""
+    largest = exponents.amax(-1)  # [1, Hkv, S]
+    places = torch.arange(largest.shape[-1], device=largest.device)
+    sequence = torch.bucketize(places, offsets.to(places), right=True) - 1
+    sequence = sequence.clamp(0, offsets.shape[0] - 2)  # wrong offsets are refused later, by the operator
+    index = sequence.expand_as(largest)
+    most = largest.new_full((*largest.shape[:-1], offsets.shape[0] - 1), -math.inf)
+    return most.scatter_reduce(-1, index, largest, "amax").gather(-1, index)[..., None]
 
 
 def _lowered(phi: Tensor, like: Tensor) -> Tensor:
@@ -136,8 +150,7 @@ class PerformerKind(FeatureKind):
     def features(
         self, q: Tensor, k: Tensor | None, layout: Layout, keys: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        whole = not self.causal and layout.offsets is None
-        return performer_features(q, k, self.drawn(), whole=whole, key_mask=keys)
+        return performer_features(q, k, self.drawn(), whole=not self.causal, key_mask=keys, offsets=layout.offsets)
 
 
 register_attention("performer", PerformerKind)

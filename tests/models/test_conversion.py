@@ -36,6 +36,7 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
     RobertaConfig,
+    RobertaForCausalLM,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
     T5Config,
@@ -364,6 +365,21 @@ def test_a_window_does_not_matter_where_softmax_goes(tmp_path: Path) -> None:
     assert "the source sees 8 tokens back" in report.notes[0]
 
 
+@pytest.mark.parametrize("first", [1, 3])
+def test_a_window_that_no_layer_has_is_no_window(first: int, tmp_path: Path) -> None:
+    windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": first}
+    source = Qwen2ForCausalLM(Qwen2Config(**LLAMAS, **windows)).eval()
+    source.save_pretrained(tmp_path)
+    if first < source.config.num_hidden_layers:
+        with pytest.raises(ValueError, match="sliding_window=8"):
+            converted(tmp_path, attention="softmax")
+        return
+    ours, report = converted(tmp_path, attention="softmax")
+    ids = torch.arange(3, 33)[None]
+    assert_close(ours(ids).logits, source(ids).logits, rtol=1e-4, atol=1e-4)
+    assert not any("tokens back" in note for note in report.notes)
+
+
 def test_a_source_that_is_none(tmp_path: Path) -> None:
     empty, target = tmp_path / "empty", tmp_path / "target"
     empty.mkdir()
@@ -419,6 +435,38 @@ def test_a_target_that_is_there_stays(tmp_path: Path) -> None:
 def test_a_bert_that_writes_is_refused(tmp_path: Path) -> None:
     BertLMHeadModel(BertConfig(**BERTS, is_decoder=True)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="is_decoder=True"):
+        converted(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"norm": "rmsnorm"}, r"attn_norm\.bias, which the new model does not have: the fields given \(norm\)"),
+        ({"positions": "none"}, r"embed_positions\.weight, which the new model does not have"),
+        ({"num_hidden_layers": 1}, r"layers\.1\.self_attn\.q_proj\.weight, which the new model does not have"),
+        ({"vocab_size": 90}, r"\[90, 32\]: the fields given \(vocab_size\) make a model of other tensors"),
+    ],
+    ids=str,
+)
+def test_fields_that_change_tensors_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    make("gpt2", tmp_path)
+    with pytest.raises(ValueError, match=message):
+        converted(tmp_path, **fields)
+
+
+def test_a_head_of_its_own_is_not_copied_over_the_embeddings(tmp_path: Path) -> None:
+    GPT2LMHeadModel(GPT2Config(**GPTS, tie_word_embeddings=False)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"lm_head\.weight is the same matrix: leave out tie_word_embeddings=True"):
+        converted(tmp_path, tie_word_embeddings=True)
+    ours, _ = converted(tmp_path)
+    assert not torch.equal(ours.lm_head.weight, ours.model.embed_tokens.weight)
+
+
+def test_a_next_token_head_that_sees_both_ways_is_refused(tmp_path: Path) -> None:
+    RobertaForCausalLM(RobertaConfig(**ROBERTAS)).save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"this checkpoint has architectures=\['RobertaForCausalLM'\] with is_decoder=False"
+    ):
         converted(tmp_path)
 
 

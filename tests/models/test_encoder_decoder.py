@@ -212,3 +212,29 @@ def test_the_config_stays_whole() -> None:
     assert model.model.encoder.config.causal is False
     assert model.model.decoder.config.add_cross_attention
     assert small_config(is_encoder_decoder=True).to_dict()["add_cross_attention"] is False
+
+
+def test_token_types_are_of_the_source() -> None:
+    model, ids, target = make(type_vocab_size=3), tokens(2, 9), tokens(2, 4, seed=2)
+    types = ids % 3
+    encoded = model.get_encoder()(ids, token_type_ids=types)
+    want = model(encoder_outputs=encoded, decoder_input_ids=target).logits
+    assert_close(model(ids, decoder_input_ids=target, token_type_ids=types).logits, want)
+    wide = model(ids, decoder_input_ids=ids, token_type_ids=types).logits  # as long as the source
+    assert_close(wide, model(encoder_outputs=encoded, decoder_input_ids=ids).logits)
+    written = [
+        model.generate(ids, token_type_ids=types, max_new_tokens=NEW, do_sample=False, use_cache=use_cache)
+        for use_cache in (True, False)
+    ]
+    step_by_step = torch.full((2, 1), START)
+    for _ in range(NEW):
+        scores = model(encoder_outputs=encoded, decoder_input_ids=step_by_step).logits[:, -1]
+        step_by_step = torch.cat([step_by_step, scores.argmax(-1, keepdim=True)], 1)
+    for text in written:
+        assert torch.equal(text, step_by_step)
+
+
+def test_position_ids_are_refused_with_the_name_of_the_right_ones() -> None:
+    ids = tokens(1, 5)
+    with pytest.raises(ValueError, match="pass decoder_position_ids"):
+        make()(ids, decoder_input_ids=ids, position_ids=torch.arange(5)[None])

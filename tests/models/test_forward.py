@@ -162,6 +162,51 @@ def test_two_towers() -> None:
         model(ids, mask)
 
 
+def test_each_tower_has_its_own_places_and_types() -> None:
+    model = small_model(
+        CosformerForPairClassification, causal=False, num_labels=2, type_vocab_size=3, positions="learned"
+    )
+    a, b = tokens(2, 9), tokens(2, 6, seed=2)
+    types, others = a % 3, b % 3
+    plain = model(a, other_input_ids=b).logits
+    got = model(a, other_input_ids=b, token_type_ids=types, other_token_type_ids=others).logits
+    pooled = [model.model(x, token_type_ids=kind).last_hidden_state.mean(1) for x, kind in ((a, types), (b, others))]
+    first, second = pooled
+    both = torch.cat([first, second, first * second, first - second], -1)
+    assert_close(got, model.score(F.gelu(model.pair(both))))
+    moved = model(a, other_input_ids=b, position_ids=torch.arange(9)[None] + 1).logits
+    other_moved = model(a, other_input_ids=b, other_position_ids=torch.arange(6)[None] + 1).logits
+    for one in (got, moved, other_moved):
+        assert (one - plain).abs().max() > 1e-4
+    for wrong, words in (
+        ({"cu_seqlens": torch.tensor([0, 4, 6])}, "each row is one document"),
+        ({"position_ids": torch.tensor([[0, 1, 0, 1, 2, 3]])}, "each row is one document"),
+        ({"output_hidden_states": True}, "on each"),
+        ({"use_cache": True}, "gives no cache"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model(b[:1], other_input_ids=b[:1], **wrong)
+
+
+@pytest.mark.parametrize("cls", [CosformerForSequenceClassification, CosformerForTokenClassification])
+def test_a_classifier_may_be_told_that_there_is_no_cache(cls: type) -> None:
+    model, ids = small_model(cls), tokens(2, 5)
+    assert torch.equal(model(ids, use_cache=False).logits, model(ids).logits)
+    with pytest.raises(ValueError, match="gives no cache"):
+        model(ids, use_cache=True)
+
+
+@pytest.mark.parametrize("how", ["mean", "first", "last"])
+def test_pooling_keeps_double_precision(how: str) -> None:
+    model = small_model(CosformerForSequenceClassification, causal=False, pooling=how).double()
+    a, b = tokens(9), tokens(5, seed=2)
+    ids, mask = padded([a, b], "right")
+    apart = torch.cat([model(x[None]).logits for x in (a, b)])
+    assert_close(model(ids, mask).logits, apart, rtol=1e-11, atol=1e-11)
+    packed = model(torch.cat([a, b])[None], cu_seqlens=torch.tensor([0, 9, 14])).logits
+    assert_close(packed, apart, rtol=1e-11, atol=1e-11)
+
+
 def test_masked_lm_loss_is_of_the_masked_tokens() -> None:
     model = small_model(CosformerForMaskedLM, causal=False)
     ids = tokens(2, 12)
@@ -272,6 +317,39 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_wrong_inputs_are_refused(inputs: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         small_model(CosformerModel, positions="none")(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "words"),
+    [
+        ({"input_ids": tokens(5)}, ValueError, r"input_ids has shape \(5,\): pass \[B, T\]"),
+        ({"inputs_embeds": torch.ones(1, 3, 8)}, ValueError, r"inputs_embeds has shape \(1, 3, 8\).*hidden_size=32"),
+        (
+            {"position_ids": torch.arange(6).expand(3, 6)},
+            ValueError,
+            r"position_ids has shape \(3, 6\) for 2 rows of 6",
+        ),
+        ({"position_ids": torch.arange(5)}, ValueError, r"position_ids has shape \(1, 5\)"),
+        ({"token_type_ids": torch.zeros(2, 7).long()}, ValueError, r"token_type_ids has shape \(2, 7\)"),
+        ({"past_key_values": ((1, 2),)}, TypeError, "past_key_values is a tuple: pass a Cache"),
+        ({"labels": tokens(6, 2)}, ValueError, r"labels have shape \(6, 2\) for logits of \(2, 6, 61\)"),
+    ],
+    ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
+)
+def test_wrong_shapes_are_refused_not_broadcast(inputs: dict[str, Any], kind: type[Exception], words: str) -> None:
+    model = small_model(CosformerForCausalLM, positions="learned", type_vocab_size=2)
+    if not {"input_ids", "inputs_embeds"} & inputs.keys():
+        inputs = {"input_ids": tokens(2, 6), **inputs}
+    with pytest.raises(kind, match=words):
+        model(**inputs)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
+def test_places_of_all_rows_may_be_said_once(positions: str) -> None:
+    model, ids, places = small_model(CosformerForCausalLM, positions=positions), tokens(2, 6), torch.arange(6) * 2
+    want = model(ids, position_ids=places.expand(2, 6)).logits
+    assert_close(model(ids, position_ids=places).logits, want)
+    assert_close(model(ids, position_ids=places[None]).logits, want)
 
 
 def test_an_encoder_keeps_no_cache() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from small_models import small_config, small_model, tokens
+from small_models import VOCAB, small_config, small_model, tokens
 from torch.testing import assert_close
 from transformers import (
     AutoModel,
@@ -144,6 +144,22 @@ def test_embeddings_can_be_resized() -> None:
         model = small_model(cls, tie_word_embeddings=True, **options)
         model.resize_token_embeddings(80, mean_resizing=False)
         assert model(tokens(1, 5) + 19).logits.shape == (1, 5, 80)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_both_stacks_of_an_encoder_decoder_are_resized(tied: bool, tmp_path: Path) -> None:
+    options = {"is_encoder_decoder": True, "decoder_start_token_id": 1, "tie_word_embeddings": tied}
+    model, ids = small_model(CosformerForConditionalGeneration, **options), tokens(1, 5)
+    before = model(ids, decoder_input_ids=ids).logits
+    assert model.resize_token_embeddings(80, mean_resizing=False).num_embeddings == 80
+    assert_close(model(ids, decoder_input_ids=ids).logits[..., :VOCAB], before)
+    logits = model(ids + 19, decoder_input_ids=ids + 19).logits
+    assert logits.shape == (1, 5, 80)
+    assert [part.config.vocab_size for part in (model, model.model.encoder, model.model.decoder)] == [80] * 3
+    assert (model.model.decoder.embed_tokens.weight is model.model.encoder.embed_tokens.weight) == tied
+    model.save_pretrained(tmp_path)
+    again = CosformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert_close(again(ids + 19, decoder_input_ids=ids + 19).logits, logits)
 
 
 # Broken files: which tensor, and nothing lost

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from small_models import padded, small_model, tokens
 from torch import Tensor
 from torch.testing import assert_close
@@ -94,6 +95,30 @@ def test_accumulated_steps_equal_one_large_step(tmp_path: Path) -> None:
         after.append([p.detach().clone() for p in model.parameters()])
     for a, b in zip(*after, strict=True):
         assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_label_smoothing_of_trainer_is_of_the_next_token(lora: bool, tmp_path: Path) -> None:
+    """Trainer knows by a list of names which models predict the next token; others would learn to copy."""
+    model, ids = small_model(CosformerForCausalLM), tokens(2, 9)
+    logits = model(ids).logits
+    want = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=0.1)
+    if lora:
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"], r=2))
+    trainer = Trainer(model.eval(), arguments(tmp_path, label_smoothing_factor=0.1))
+    assert_close(trainer.compute_loss(model, {"input_ids": ids, "labels": ids}), want)
+
+
+def test_labels_that_trainer_takes_away_are_missed_with_the_reason(tmp_path: Path) -> None:
+    model = small_model(CosformerForConditionalGeneration, **HEADS[CosformerForConditionalGeneration])
+    trainer = Trainer(model, arguments(tmp_path, label_smoothing_factor=0.1))
+    batch = {"input_ids": tokens(2, 9), "labels": tokens(2, 5)}
+    with pytest.raises(ValueError, match="DataCollatorForSeq2Seq"):
+        trainer.compute_loss(model, dict(batch))
+    batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])  # as that collator does
+    want = F.cross_entropy(model(**batch).logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=0.1)
+    assert_close(trainer.compute_loss(model, dict(batch)), want)
 
 
 def test_trainer_with_packed_batches(tmp_path: Path) -> None:

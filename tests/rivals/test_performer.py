@@ -157,3 +157,31 @@ def test_default_features_fit_the_kernels() -> None:
     for kind, width in (("performer", 64), ("rfa", 256)):
         config = small_config(attention=kind, hidden_size=4 * width)
         assert KINDS[kind].feature_width(config) <= 256  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_packed_sequences_are_shifted_apart() -> None:
+    """A shift taken from the whole row, or none, would let the floor of one sequence weigh by another's keys."""
+    q, k, v = (torch.randn(1, 2, 48, 8, dtype=torch.float64) * 3 for _ in range(3))
+    k[:, :, :30] *= 3
+    w = orthogonal(torch.Generator().manual_seed(0), 32, 8).double()
+    mask = torch.ones(1, 48, dtype=torch.bool)
+    mask[:, 40:] = False
+    for key_mask in (None, mask):
+        packed = performer_attention(q, k, v, w, cu_seqlens=torch.tensor([0, 30, 31, 48]), key_mask=key_mask)
+        for i, j in ((0, 30), (30, 31), (31, 48)):
+            own = None if key_mask is None else key_mask[:, i:j]
+            alone = performer_attention(q[:, :, i:j], k[:, :, i:j], v[:, :, i:j], w, key_mask=own)
+            torch.testing.assert_close(packed[:, :, i:j], alone, rtol=1e-10, atol=1e-10)
+    model = checks.encoder("performer", positions="learned", **OPTIONS)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(2)
+    checks.check_packed(model)
+    for wrong, kind, words in (
+        ([0, 48], TypeError, "cu_seqlens is a list"),
+        (torch.tensor([0, 30]), ValueError, "ends at 30 but there are 48 tokens"),
+        (torch.tensor([0, 60]), ValueError, "ends at 60 but there are 48 tokens"),
+        (torch.tensor([3, 48]), ValueError, "starts at 3"),
+    ):
+        with pytest.raises(kind, match=words):
+            performer_attention(q, k, v, w, cu_seqlens=wrong)
