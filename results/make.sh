@@ -12,6 +12,7 @@ stages='speed train profile matched translation pretrained rates listops text im
 stage=${1:?a stage: $stages}
 data=${2:-data}
 jobs=${JOBS:-6} runs=${RUNS:-runs} tag=${TAG:-cuda_h200_$(date +%Y-%m)} python=${PYTHON:-python} device=${DEVICE:-cuda}
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" # also where the package is not installed
 extra=()
 for field in ${EXTRA:-}; do extra+=(--set "$field"); done
 share=(--device "$device" --jobs "$jobs" --set train.workers=1) # several runs at a time share the processors

@@ -18,6 +18,7 @@ STAGES = re.findall(r"^(\w+)\)$", SCRIPT.read_text(), re.MULTILINE)
 RECORDER = """#!/bin/sh
 for word in "$@"; do printf '%s\\n' "$word"; done >> "$RECORD"
 echo "--end--" >> "$RECORD"
+printf '%s' "$PYTHONPATH" > "$RECORD.path"
 """
 
 
@@ -31,6 +32,7 @@ def commands(stage: str, folder: Path) -> list[list[str]]:
     python.chmod(0o755)
     environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), "RECORD": str(folder / "record"), "TAG": "cuda_x"}
     subprocess.run(["bash", str(SCRIPT), stage, "data"], cwd=folder, env=environment, check=True, capture_output=True)
+    assert (folder / "record.path").read_text() == str(folder)  # nothing is installed on a rented machine
     calls = (folder / "record").read_text().split("--end--\n")[:-1]
     return [call.splitlines() for call in calls]
 

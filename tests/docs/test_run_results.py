@@ -1,6 +1,7 @@
 """docs/run_results.py on two small runs."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,8 @@ def test_runs_become_one_result_with_what_they_differ_in(tmp_path: Path) -> None
     out, picture = tmp_path / "found.json", tmp_path / "curves.png"
     runs = [tmp_path / "runs" / name for name in ("cosformer", "softmax")]
     command = [sys.executable, ROOT / "docs" / "run_results.py", out, *runs]
-    subprocess.run([*command, "--plot", picture], check=True, cwd=ROOT)
+    place = {**os.environ, "PYTHONPATH": str(ROOT)}  # as results/make.sh sets it
+    subprocess.run([*command, "--plot", picture], check=True, cwd=ROOT, env=place)
     found = json.loads(out.read_text())
     assert found["differ_in"] == ["model.attention"]
     assert found["recipe"]["data.path"] == ["data"]
@@ -38,6 +40,8 @@ def test_runs_become_one_result_with_what_they_differ_in(tmp_path: Path) -> None
     other = tiny("classify-sst2", tmp_path / "more", "train.steps=2")
     (tmp_path / "more" / "dev.tsv").write_text("sentence\tlabel\na dog\t1\na cat\t0\n")
     train(other, tmp_path / "third", device="cpu")
-    refused = subprocess.run([*command, tmp_path / "third"], capture_output=True, text=True, cwd=ROOT, check=False)
+    refused = subprocess.run(
+        [*command, tmp_path / "third"], capture_output=True, text=True, cwd=ROOT, env=place, check=False
+    )
     assert refused.returncode != 0
     assert "third has other data" in refused.stderr
