@@ -62,9 +62,15 @@ def test_every_command_of_a_stage_is_one(stage: str, tmp_path: Path) -> None:
         assert words[:2] == ["-m", "cosformer.cli.main"]
         verb, options = parsed(words[2:])
         recipes = options.get("recipes", [f"lra-{task}" for task in (options.get("tasks") or "").split(",") if task])
-        for name in [*recipes, *filter(None, [options.get("before")])]:
+        for name in [*recipes, *filter(None, [options.get("recipe"), options.get("before")])]:
             load_recipe(name, *(options.get("set_") or []))
         assert options["device"] == "cuda", verb
+
+
+def test_rates_are_told_without_a_look_at_test(tmp_path: Path) -> None:
+    called = commands("rates", tmp_path)
+    assert len(called) == 4
+    assert {parsed(words[2:])[0] for words in called} == {"train"}  # queues test what they have trained
 
 
 def test_there_are_stages_and_others_are_refused(tmp_path: Path) -> None:
