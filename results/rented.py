@@ -34,7 +34,7 @@ ALONE = {"speed": 500.0, "train": 420.0, "profile": 150.0, "compare": 330.0}
 """Stages that are timed, and seconds they may take."""
 AT_ONCE = ("matched", "translation", "pretrained")
 """Stages that launch little: they begin beside the tests."""
-TOGETHER = 2
+TOGETHER = 3
 """Other stages at a time, each a queue of JOBS jobs."""
 JOBS = 3
 PATIENCE = 25.0  # seconds in which runs save a checkpoint
@@ -167,8 +167,12 @@ def known_stages() -> list[str]:
     return re.findall(r"^(\w+)\)$", (HERE / "make.sh").read_text(), re.MULTILINE)
 
 
-def stage(name: str, data: str, jobs: int, **environment: str) -> Task:
-    return Task(name, ["bash", str(HERE / "make.sh"), name, data], environment={"JOBS": str(jobs), **environment})
+def stage(given: str, data: str, jobs: int, **environment: str) -> Task:
+    """NAME, or NAME=ATTENTION+ATTENTION for some attentions of the arena."""
+    name, _, attentions = given.partition("=")
+    if attentions:
+        environment["ATTENTIONS"] = attentions.replace("+", ",")
+    return Task(given, ["bash", str(HERE / "make.sh"), name, data], environment={"JOBS": str(jobs), **environment})
 
 
 def pytest(name: str, limit: float, *words: str) -> Task:
@@ -183,7 +187,7 @@ def graphs_test() -> list[Task]:
 
 def gpu_tests() -> list[Task]:
     parts = {"training": ["tests/training"], "rivals": ["tests/rivals"]}
-    parts["others"] = ["tests/compare", "tests/bench", "tests/models", "tests/ops"]
+    parts["others"] = ["tests/bench", "tests/compare", "tests/models", "tests/cli", "tests/ops"]
     return [pytest(name, 900, *words) for name, words in parts.items()]
 
 
@@ -248,12 +252,13 @@ def main() -> None:
         verb = verbs.add_parser(name, help=where)
         verb.add_argument("data")
         verb.add_argument("--minutes", type=float, default=26)
-        verb.add_argument("--stages", default=STAGES, help=f"of make.sh, with commas ({STAGES})")
+        verb.add_argument("--stages", default=STAGES, help=f"of make.sh ({STAGES}); text=linear+rfa: with these")
         verb.add_argument("--no-tests", action="store_true", help="they passed on such a machine already")
     verbs.add_parser("look").add_argument("seconds", type=float)
     verbs.add_parser("gather").add_argument("folder", type=Path)
     given = words.parse_args()
-    if unknown := sorted(set(getattr(given, "stages", STAGES).split(",")) - set(known_stages())):
+    names = {name.partition("=")[0] for name in getattr(given, "stages", STAGES).split(",")}
+    if unknown := sorted(names - set(known_stages())):
         words.error(f"make.sh has no stage {', '.join(unknown)}: there are {', '.join(known_stages())}")
     LOGS.mkdir(parents=True, exist_ok=True)
     if given.verb == "look":
