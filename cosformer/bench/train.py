@@ -91,7 +91,7 @@ def gate(bench: TrainBench, attention: str) -> dict[str, float]:
         off["gradient"] = max(off["gradient"], error if math.isfinite(error) else math.inf)
     loss, gradient = (1e-4, 1e-2)
     if bench.dtype == torch.bfloat16:  # rotary positions round q and k once more, before φ cuts them off at zero;
-        # with learned ones, or none, a right step was off by 0.10 on a CPU (widths 64 and 128); with sinusoidal ones the
+        # with learned ones, or none, a right step was off by 0.10 on a CPU (widths 64, 128); with sinusoidal ones the
         # presets for a GPU by 0.07 and 0.08, and by 0.17 and 0.19 with a horizon three times as long
         loss, gradient = 3e-3, 0.13 if bench.positions == "sinusoidal" else 0.2
     if not (off["loss"] <= loss and off["gradient"] <= gradient):
