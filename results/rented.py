@@ -34,6 +34,12 @@ ALONE = {"speed": 500.0, "train": 420.0, "profile": 150.0, "compare": 330.0}
 """Stages that are timed, and seconds they may take."""
 AT_ONCE = ("matched", "translation", "pretrained")
 """Stages that launch little: they begin beside the tests."""
+TESTS = {
+    "training": ["tests/training"],
+    "rivals": ["tests/rivals", "tests/compare"],
+    "models": ["tests/models", "tests/bench", "tests/cli"],
+    "ops": ["tests/ops"],
+}
 TOGETHER = 3
 """Other stages at a time, each a queue of JOBS jobs."""
 JOBS = 3
@@ -119,7 +125,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def go(data: str, minutes: float, stages: list[str], tests: bool) -> None:
+def go(data: str, minutes: float, stages: list[str], tests: list[str]) -> None:
     """The whole plan; see the head of this file."""
     end = time.monotonic() + 60 * minutes
     under_way = [stage(name, data, JOBS).start() for name in stages if name in AT_ONCE]
@@ -139,7 +145,7 @@ def go(data: str, minutes: float, stages: list[str], tests: bool) -> None:
     graphs = {} if codes.get("tests-graphs", 0) in (0, 5) else {"EXTRA": "train.compile=on"}  # 5: there is no such test
     waiting = [stage(name, data, JOBS, **graphs) for name in stages if name not in AT_ONCE and name not in ALONE]
     begun: list[Task] = []
-    checks = [task.start() for task in (gpu_tests() if tests else [])]
+    checks = [task.start() for task in gpu_tests(tests)]
     while time.monotonic() < end - PATIENCE:
         tested = [task.code() is not None for task in checks]  # looks at their limits, too
         if waiting and sum(task.code() is None for task in begun) < TOGETHER:
@@ -185,10 +191,8 @@ def graphs_test() -> list[Task]:
     return [pytest("graphs", 200, "tests/training", "-k", "graphs and lra-image and cosformer")]
 
 
-def gpu_tests() -> list[Task]:
-    parts = {"training": ["tests/training"], "rivals": ["tests/rivals"]}
-    parts["others"] = ["tests/bench", "tests/compare", "tests/models", "tests/cli", "tests/ops"]
-    return [pytest(name, 900, *words) for name, words in parts.items()]
+def gpu_tests(names: list[str]) -> list[Task]:
+    return [pytest(name, 900, *TESTS[name]) for name in names]
 
 
 def cosformer(*words: str) -> list[str]:
@@ -253,20 +257,22 @@ def main() -> None:
         verb.add_argument("data")
         verb.add_argument("--minutes", type=float, default=26)
         verb.add_argument("--stages", default=STAGES, help=f"of make.sh ({STAGES}); text=linear+rfa: with these")
-        verb.add_argument("--no-tests", action="store_true", help="they passed on such a machine already")
+        verb.add_argument("--tests", default=",".join(TESTS), help="of the GPU, with commas; '' for none")
     verbs.add_parser("look").add_argument("seconds", type=float)
     verbs.add_parser("gather").add_argument("folder", type=Path)
     given = words.parse_args()
     names = {name.partition("=")[0] for name in getattr(given, "stages", STAGES).split(",")}
     if unknown := sorted(names - set(known_stages())):
         words.error(f"make.sh has no stage {', '.join(unknown)}: there are {', '.join(known_stages())}")
+    if unknown := sorted({name for name in getattr(given, "tests", "").split(",") if name} - set(TESTS)):
+        words.error(f"there are no tests {', '.join(unknown)}: use some of {', '.join(TESTS)}")
     LOGS.mkdir(parents=True, exist_ok=True)
     if given.verb == "look":
         look(given.seconds)
     elif given.verb == "gather":
         gather(given.folder)
     elif given.verb == "go":
-        go(given.data, given.minutes, given.stages.split(","), not given.no_tests)
+        go(given.data, given.minutes, given.stages.split(","), [name for name in given.tests.split(",") if name])
     else:
         tell(f"the plan of {given.minutes:g} minutes: {given.stages}")  # before `look`: the last plan ended with «done»
         again = [sys.executable, __file__, "go", *sys.argv[2:]]

@@ -67,13 +67,13 @@ def rented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_plan(rented: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short, hangs = [sys.executable, "-c", "pass"], [sys.executable, "-c", DEAF]
     monkeypatch.setattr(rented, "graphs_test", lambda: [rented.Task("tests-graphs", short)])
-    monkeypatch.setattr(rented, "gpu_tests", lambda: [rented.Task("tests-training", hangs, 1.0)])
+    monkeypatch.setattr(rented, "gpu_tests", lambda _: [rented.Task("tests-training", hangs, 1.0)])
     monkeypatch.setattr(rented, "warming", lambda: rented.Task("warm", [sys.executable, "-c", UNDER_WAY]))
     monkeypatch.setattr(rented, "cosformer", lambda *_: short)
     begin = time.monotonic()
     monkeypatch.setattr(rented, "TOGETHER", 1)
     stages = ["pretrained", "translation", "train", "text", "pathfinder", "image"]
-    rented.go("data", 0.25, stages, tests=True)  # 15 s, of which the last three are patience
+    rented.go("data", 0.25, stages, tests=["training"])  # 15 s, of which the last three are patience
     assert time.monotonic() - begin < 40
     story = rented.STORY.read_text()
     assert "tests-training: past its 1 s" in story
@@ -120,7 +120,7 @@ def test_stages_are_those_of_make(rented: ModuleType, monkeypatch: pytest.Monkey
     known = set(rented.known_stages())
     assert len(known) == 15
     assert {*rented.STAGES.split(","), *rented.ALONE, *rented.AT_ONCE} < known
-    for task in [*rented.graphs_test(), *rented.gpu_tests()]:
+    for task in [*rented.graphs_test(), *rented.gpu_tests(list(rented.TESTS))]:
         folders = [Path(SCRIPT.parents[1], word) for word in task.command if word.startswith("tests/")]
         assert folders
         assert all(map(os.path.isdir, folders))
@@ -148,10 +148,14 @@ def test_a_stage_that_is_none_is_refused(
     with pytest.raises(SystemExit):
         rented.main()
     assert "make.sh has no stage listop: there are speed, train" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["rented.py", "start", "data", "--stages", "text=rfa+linear", "--tests", "rival"])
+    with pytest.raises(SystemExit):
+        rented.main()
+    assert "there are no tests rival: use some of training, rivals" in capsys.readouterr().err
 
 
 def test_without_anything_timed_nothing_is_stopped(rented: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    rented.go("data", 0.2, ["translation", "text"], tests=False)
+    rented.go("data", 0.2, ["translation", "text"], tests=[])
     story = rented.STORY.read_text()
     assert "alone" not in story
     assert "tests-" not in story
