@@ -62,11 +62,13 @@ matched)
     for recipe in "${recipes[@]}"; do pair matched "$recipe"; done
     ;;
 translation)
+    side_by_side
     run compare train translate-multi30k --attentions cosformer,softmax "${share[@]}" \
         --data "translate-multi30k=$data/multi30k" --out "$runs/translation"
     pair translation translate-multi30k
     ;;
 pretrained)
+    side_by_side
     run compare train classify-sst2 --before mlm-wikitext2 --attentions cosformer,softmax "${share[@]}" \
         --set-before train.workers=1 --data "classify-sst2=$data/sst2" --data "mlm-wikitext2=$data/wikitext-2" \
         --out "$runs/pretrained"

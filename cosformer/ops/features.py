@@ -48,17 +48,26 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def phases(start: int, stop: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
     """cos θn and sin θn for n in [start, stop), reckoned in float64 and rounded once to the dtype of `like`."""
-    # float64 lives on the CPU: not every device has it
-    n = torch.arange(start, stop, dtype=torch.float64) * theta
-    return n.cos().to(like), n.sin().to(like)
+    return clock(torch.arange(start, stop), theta, like)
 
 
-def turn(sums: Tensor, steps: int | float | Tensor, theta: float) -> Tensor:
+def clock(steps: Tensor, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of θ·steps, reckoned in float64 where the steps are and rounded once to `like`, without a wait."""
+    with_float64 = steps.device if steps.device.type in ("cpu", "cuda", "meta") else "cpu"
+    by = steps.to(with_float64, torch.float64) * theta
+    quick = like.is_cuda and not by.is_cuda  # CUDA has read memory that is not pinned before the call returns
+    return by.cos().to(like, non_blocking=quick), by.sin().to(like, non_blocking=quick)
+
+
+def turn(sums: Tensor, steps: int | Tensor, theta: float) -> Tensor:
     """e^{iθ·steps} · sums, for sums [N, H, 2, ...] holding the real and the imaginary part; steps may differ by row."""
-    by = torch.as_tensor(steps, dtype=torch.float64, device="cpu") * theta
-    shape = (-1,) + (1,) * (sums.dim() - 2) if by.dim() else ()
-    cos, sin = by.cos().to(sums).reshape(shape), by.sin().to(sums).reshape(shape)
     re, im = sums.unbind(2)
+    if not isinstance(steps, Tensor) and not torch.compiler.is_compiling():  # a compiled length is a symbol
+        cos, sin = math.cos(steps * theta), math.sin(steps * theta)
+    else:
+        if not isinstance(steps, Tensor):
+            steps = torch.full((), steps, dtype=torch.int64, device=sums.device)
+        cos, sin = (x.view(-1, *(1,) * (re.dim() - 1)) if x.dim() else x for x in clock(steps, theta, sums))
     return torch.stack([cos * re - sin * im, sin * re + cos * im], 2)
 
 

@@ -1,6 +1,7 @@
 """Where each sequence of a call lies: the rows of a batch, or the stretches of one packed row."""
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -73,6 +74,12 @@ def read_offsets(name: str, cu: Tensor, total: int) -> tuple[int, ...]:
 
 def _differences(offsets: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(b - a for a, b in itertools.pairwise(offsets))
+
+
+def by_sequence(numbers: Iterable[int]) -> int | Tensor:
+    """A number for each sequence, as `turn` takes it: one where they agree, as in a batch, which needs no tensor."""
+    numbers = tuple(numbers)
+    return numbers[0] if len(set(numbers)) == 1 else torch.tensor(numbers, dtype=torch.int64)
 
 
 def sequence_lengths(cu: Tensor) -> Tensor:

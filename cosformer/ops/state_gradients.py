@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cosformer.ops.features import conjugate, turn
-from cosformer.ops.packed import Sequences
+from cosformer.ops.packed import Sequences, by_sequence
 from cosformer.ops.problem import Problem
 
 
@@ -20,7 +20,7 @@ def begin(
         return None, None
     if problem.causal:
         return turn(conjugate(dstate), -1, problem.theta), turn(conjugate(dnorm), -1, problem.theta)
-    steps = -torch.tensor(sequences.k_lengths, dtype=torch.float64)
+    steps = by_sequence(-n for n in sequences.k_lengths)
     return turn(dstate, steps, problem.theta), turn(dnorm, steps, problem.theta)
 
 
@@ -32,7 +32,7 @@ def end(last: Tensor, ahead: Tensor | int, sequences: Sequences, problem: Proble
     if problem.causal:
         last = conjugate(turn(last, ahead + 1, problem.theta))
     else:
-        last = turn(last, -torch.tensor(sequences.q_lengths, dtype=torch.float64), problem.theta)
+        last = turn(last, by_sequence(-n for n in sequences.q_lengths), problem.theta)
     return last[..., :-1, :].mT.contiguous(), last[..., -1, :].contiguous()
 
 

@@ -85,6 +85,21 @@ def test_a_compiled_model_trains() -> None:
         assert_close(a, b, **CLOSE)
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_pairs_of_all_lengths_train_by_few_graphs(attention: str) -> None:
+    """As batches of translation come: both lengths change, and neither is told beforehand to be a variable."""
+    model = small_model(
+        CosformerForConditionalGeneration, attention=ATTENTIONS[attention], is_encoder_decoder=True,
+        decoder_start_token_id=3,
+    ).train()  # fmt: skip
+    count = Counting()
+    compiled = torch.compile(model, backend=count, fullgraph=True)
+    for sizes in ((16, 32), (32, 32), (48, 16), (16, 16), (64, 80), (80, 48), (32, 96), (96, 32)):
+        (ids, mask), (targets, _) = (padded([tokens(n, seed=n), tokens(n - 5)], "right") for n in sizes)
+        assert_close(compiled(ids, mask, labels=targets).loss, model(ids, mask, labels=targets).loss, **CLOSE)
+    assert count.graphs <= 4  # the first as it is, and one more with each length that has changed
+
+
 @pytest.mark.parametrize("attention", ["cosformer", "hybrid"])
 @torch.no_grad()
 def test_decoding_steps_are_one_graph(attention: str) -> None:

@@ -1,4 +1,4 @@
-"""On a GPU: the same tokens as on the CPU, steps that never wait for the device, and steps captured in a CUDA graph."""
+"""On a GPU: the same tokens as on the CPU, nothing that waits for the device, and steps captured in a CUDA graph."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -54,6 +54,22 @@ def test_a_step_never_waits_for_the_device(attention: str) -> None:
     got = [model(ids[:, t : t + 1], past_key_values=cache).logits for t in range(11, 30)]
     torch.cuda.set_sync_debug_mode("default")
     assert_close(torch.cat(got, 1), model(ids, use_cache=False).logits[:, 11:], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("attention", ["cosformer", "hybrid"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_training_never_waits_for_the_device(dtype: torch.dtype, attention: str) -> None:
+    """Cross attention, whose states are turned by the padding of each row, waited a hundred times a step."""
+    model = small_model(
+        CosformerForConditionalGeneration, attention=ATTENTIONS[attention], is_encoder_decoder=True,
+        decoder_start_token_id=3, **SIZES,
+    ).to("cuda", dtype).train()  # fmt: skip
+    (ids, mask), (labels, _) = (
+        [x.cuda() for x in padded([tokens(n, seed=n) for n in sizes], "left")] for sizes in ((9, 40), (70, 20))
+    )
+    for mode in ("default", "error"):  # once, so that kernels are built
+        torch.cuda.set_sync_debug_mode(mode)
+        model(ids, mask, labels=labels).loss.backward()
 
 
 @pytest.mark.parametrize("attention", ["cosformer", "hybrid"])

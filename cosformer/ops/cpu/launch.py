@@ -10,7 +10,7 @@ from torch import Tensor
 from cosformer.ops import state_gradients
 from cosformer.ops.cpu.build import load_library
 from cosformer.ops.features import empty_like_rows, sum_dtype
-from cosformer.ops.packed import Sequences
+from cosformer.ops.packed import Sequences, by_sequence
 from cosformer.ops.problem import Gradients, Into, Problem, Results
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
@@ -168,7 +168,7 @@ def backward(
     )
     if last is None:
         return Gradients(dq, dk, dv, None, None)
-    ahead = torch.tensor(sequences.k_lengths, dtype=torch.float64) - torch.tensor(sequences.q_lengths)
+    ahead = by_sequence(s - t for t, s in zip(sequences.q_lengths, sequences.k_lengths, strict=True))
     return Gradients(dq, dk, dv, *state_gradients.end(last, ahead, sequences, problem))
 
 

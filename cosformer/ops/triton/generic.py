@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cosformer.ops import state_gradients
-from cosformer.ops.features import clamp_norm, empty_like_rows, phases, turn
+from cosformer.ops.features import clamp_norm, clock, empty_like_rows, phases, turn
 from cosformer.ops.packed import Sequences
 from cosformer.ops.problem import Gradients, Into, Problem, Results
 from cosformer.ops.triton.kernels import row_gradients_kernel, walk_kernel
@@ -214,9 +214,8 @@ def _only(x: Tensor | None) -> Tensor | None:
 
 def _turn(x: Tensor, steps: Tensor, theta: float) -> Tensor:
     """e^{iθ·steps} · x for x [N, H, G or 1, 2, ...] and steps [N or 1, G]: [N, H, G, 2, ...]."""
-    by = steps * theta
-    shape = (by.shape[0], 1, by.shape[1]) + (1,) * (x.dim() - 4)
-    cos, sin = by.cos().to(x).reshape(shape), by.sin().to(x).reshape(shape)
+    shape = (steps.shape[0], 1, steps.shape[1]) + (1,) * (x.dim() - 4)
+    cos, sin = (y.view(shape) for y in clock(steps, theta, x))
     re, im = x.unbind(3)
     return torch.stack([cos * re - sin * im, sin * re + cos * im], 3)
 
@@ -228,10 +227,10 @@ def _running(
     if added is None:
         return None, None
     count = added.shape[2]
-    ends = torch.tensor([[min((g + 1) * each, sources) - 1.0 for g in range(count)]], dtype=torch.float64)
+    ends = torch.tensor([[min((g + 1) * each, sources) - 1 for g in range(count)]])
     begin = added.new_zeros(added[:, :, :1].shape) if first is None else turn(first, 1, theta)[:, :, None]
     sums = torch.cat([begin, _turn(added, -ends, theta)], 2).cumsum(2)  # seen from position 0
-    seen_from = torch.tensor([[*(g * each - 1.0 for g in range(count)), total - 1.0]], dtype=torch.float64)
+    seen_from = torch.tensor([[*(g * each - 1 for g in range(count)), total - 1]])
     states = _turn(sums, seen_from, theta)
     return states[:, :, :-1].contiguous(), states[:, :, -1].contiguous()
 
@@ -242,7 +241,7 @@ def _offsets(sequences: Sequences, device: torch.device) -> tuple[Tensor | None,
         return None, None
     q = torch.tensor([*sequences.q_starts, sequences.q_starts[-1] + sequences.q_lengths[-1]], dtype=torch.int32)
     k = torch.tensor([*sequences.k_starts, sequences.k_starts[-1] + sequences.k_lengths[-1]], dtype=torch.int32)
-    return q.to(device), k.to(device)
+    return q.to(device, non_blocking=True), k.to(device, non_blocking=True)
 
 
 def forward(

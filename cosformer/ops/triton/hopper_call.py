@@ -17,7 +17,7 @@ from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from cosformer.ops.features import conjugate, turn
-from cosformer.ops.packed import Sequences
+from cosformer.ops.packed import Sequences, by_sequence
 from cosformer.ops.problem import Problem
 from cosformer.ops.triton import hopper_kernels, hopper_parts, hopper_wide_kernels
 from cosformer.ops.triton.kernels import scan_kernel
@@ -196,8 +196,8 @@ class Call:
         )
         launch(kernel, programs, self.warps, *described, **flags, **self.flags)
 
-    def last_key(self) -> Tensor:
-        return torch.tensor(self.sequences.k_lengths, dtype=torch.float64) - 1
+    def last_key(self) -> int | Tensor:
+        return by_sequence(n - 1 for n in self.sequences.k_lengths)
 
     def place(self, cut: Cut) -> tuple[Tensor, Tensor, Tensor]:
         return (*self.sides, self.nothing if cut.table is None else cut.table)
