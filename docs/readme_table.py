@@ -31,7 +31,7 @@ def runs_table(paths: list[Path]) -> str:
     from cosformer.compare.quality import Row, read_quality
 
     def number(row: Row) -> str:
-        return f"{row.value:.1%}" if row.metric == "accuracy" else f"{row.value:.4g}"
+        return f"{row.value:.1%}" if row.metric == "accuracy" else f"{row.value:#.4g}"
 
     lines = ["| recipe | steps | | cosformer | softmax |\n", "|---|---:|---|---:|---:|\n"]
     for path in paths:

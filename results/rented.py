@@ -45,7 +45,7 @@ TOGETHER = 3
 JOBS = 3
 PATIENCE = 25.0  # seconds in which runs save a checkpoint
 LOOK = 0.5
-KEPT = ("*.json", "*.jsonl", "*.toml", "*.md", "*.png", "*.log", "*.txt")
+KEPT = ("*.json", "*.jsonl", "*.toml", "*.md", "*.png", "*.log", "*.txt", "*.parallel")
 LEFT = {"tokenizer.json"}
 WITHOUT = ("data-cache", "best", "checkpoint-")  # folders that are nothing without their weights
 

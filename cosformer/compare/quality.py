@@ -164,16 +164,27 @@ def _queue(content: dict[str, Any], source: str) -> list[Row]:
 
 def _matched(content: dict[str, Any], source: str) -> list[Row]:
     """A file of docs/run_results.py: runs of one recipe, and the fields in which they differ."""
-    rows = []
-    for name, run in content["runs"].items():
-        own = {field: run.get(field) for field in content["differ_in"] if field not in ("seed", "name", "about")}
-        attention = own.pop("model.attention", None) or content["recipe"].get("model.attention")
+    rows, runs = [], content["runs"]
+    differ = [field for field in content["differ_in"] if field not in ("seed", "name", "about", "model.attention")]
+    attentions = {
+        name: run.get("model.attention") or content["recipe"].get("model.attention") for name, run in runs.items()
+    }
+    # such as the run that each starts from, of its own attention
+    told = {field for field in differ if len({_without(run.get(field), attentions[n]) for n, run in runs.items()}) == 1}
+    for name, run in runs.items():
+        attention = attentions[name]
+        own = {field: run.get(field) for field in differ if field not in told}
         rest = [f"{field.rpartition('.')[2]} {value}" for field, value in own.items() if not _shown(value, attention)]
         variant = ", ".join([_kinds(attention), *rest]) if attention else name
         metrics, split = _metrics(run)
         recipe = content["recipe"].get("name") or run.get("name") or source
         rows.append(_row(metrics, split, group=str(recipe), variant=variant, source=source, run=run))
     return joined(rows)
+
+
+def _without(value: Any, attention: Any) -> str:
+    """What a field says beside the name of the attention."""
+    return str(value).replace(_kinds(attention), "…") if attention else str(value)
 
 
 def _shown(value: Any, attention: Any) -> bool:

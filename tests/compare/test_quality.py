@@ -39,6 +39,18 @@ def test_matched_runs_that_differ_in_seed_are_one_row(tmp_path: Path) -> None:
     assert (softmax.variant, softmax.value, softmax.seeds, softmax.steps_per_second) == ("softmax", 1.9, 1, 2.0)
 
 
+def test_a_start_that_follows_from_the_attention_is_not_told(tmp_path: Path) -> None:
+    runs = made_runs()
+    runs["differ_in"] = ["model.attention", "model.init", "seed"]
+    for run in runs["runs"].values():
+        run["model.init"] = f"masked-{run['model.attention']}"
+    ours, softmax = read_quality([written(tmp_path / "runs.json", runs)]).rows
+    assert (ours.variant, softmax.variant) == ("cosformer", "softmax")
+    runs["runs"]["a"]["model.init"] = "another"
+    told = {row.variant for row in read_quality([written(tmp_path / "runs.json", runs)]).rows}
+    assert told == {"cosformer, init another", "cosformer, init masked-cosformer", "softmax, init masked-softmax"}
+
+
 def test_a_shared_machine_is_told_beside_its_speed(tmp_path: Path) -> None:
     runs, queue = made_runs(), made_queue()
     runs["runs"]["b"]["parallel"] = 8
