@@ -28,6 +28,7 @@ from cosformer.models.layout import (
     softmax_mask,
     softmax_sizes,
 )
+from cosformer.nn.embedding import Embedding
 from cosformer.nn.positions import rotary_tables, sinusoidal
 from cosformer.ops.features import lower_for_autocast
 
@@ -74,10 +75,10 @@ class CosformerModel(CosformerPreTrainedModel):
                 "CosformerModel is one stack of blocks, but the config has is_encoder_decoder=True: use "
                 "CosformerForConditionalGeneration, which has two"
             )
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         learned, types = config.positions == "learned", config.type_vocab_size
         self.embed_positions = nn.Embedding(config.horizon, config.hidden_size) if learned else None
-        self.embed_types = nn.Embedding(types, config.hidden_size) if types else None
+        self.embed_types = Embedding(types, config.hidden_size) if types else None
         self.embed_norm = make_norm(config) if config.embedding_norm else None
         self.layers = nn.ModuleList([CosformerBlock(config, i) for i in range(config.num_hidden_layers)])
         self.norm = make_norm(config) if config.norm_first else None
