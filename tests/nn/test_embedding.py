@@ -35,7 +35,7 @@ def test_in_bf16_the_sum_of_each_sequence_is_rounded_once() -> None:
     for one, its_ids, its_grad in zip(sums, ids, grad.float().bfloat16().double(), strict=True):
         one.index_add_(0, its_ids, its_grad)
     assert got.dtype == torch.float32
-    assert ((got.double() - sums.sum(0)).abs() <= 2.0**-9 * sums.abs().sum(0) + 1e-5).all()  # and fp32's own
+    assert ((got.double() - sums.sum(0)).abs() <= 2.0**-8 * sums.abs().sum(0) + 1e-5).all()  # and fp32's own
     assert (got.double() - sums.sum(0)).abs().max() > 1e-4  # which fp32 would not show
 
 
