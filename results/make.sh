@@ -7,11 +7,15 @@
 #   RUNS   where runs are kept (runs) PYTHON of the environment (python)
 #   EXTRA  fields for every recipe but that of --before, such as 'train.compile=on'
 #   ATTENTIONS  of the arena          DEVICE cuda; cpu tries a stage, with EXTRA that make it small
+#   TASKS, RATES  of the stage `rates`
+#   RESULTS, FIGURES  where files go (results, docs/figures)
 set -euo pipefail
 stages='speed train profile matched translation pretrained rates listops text image pathfinder selfpretrained larger compare ablations'
 stage=${1:?a stage: $stages}
 data=${2:-data}
 jobs=${JOBS:-6} runs=${RUNS:-runs} tag=${TAG:-cuda_h200_$(date +%Y-%m)} python=${PYTHON:-python} device=${DEVICE:-cuda}
+results=${RESULTS:-results} figures=${FIGURES:-docs/figures}
+mkdir -p "$results" "$figures"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" # also where the package is not installed
 extra=()
 for field in ${EXTRA:-}; do extra+=(--set "$field"); done
@@ -24,30 +28,30 @@ rivals=${ATTENTIONS:-cosformer,softmax,linear,cosformer_nocos,performer,linforme
 run() { "$python" -m cosformer.cli.main "$@"; }
 # pair QUEUE RECIPE: two matched runs as one file with their curves
 pair() {
-    "$python" docs/run_results.py "results/$2-$tag.json" "$runs/$1/runs/$2-cosformer-0" "$runs/$1/runs/$2-softmax-0" \
-        --plot "docs/figures/$2.png"
+    "$python" docs/run_results.py "$results/$2-$tag.json" "$runs/$1/runs/$2-cosformer-0" "$runs/$1/runs/$2-softmax-0" \
+        --plot "$figures/$2.png"
 }
 # Small models wait for the CPU to launch kernels: these run side by side
 side_by_side() { if command -v nvidia-cuda-mps-control > /dev/null; then nvidia-cuda-mps-control -d || true; fi; }
 # arena NAME OPTIONS: a queue of the arena, its table in a file of its own
 arena() {
     side_by_side
-    run lra run "${small[@]}" --out "$runs/lra-$1" --json "results/lra-$1-$tag.json" "${@:2}"
+    run lra run "${small[@]}" --out "$runs/lra-$1" --json "$results/lra-$1-$tag.json" "${@:2}"
 }
 
 case $stage in
 speed)
-    run bench attention --device "$device" --systems ours,sdpa,torch --json "results/attention-$tag.json"
-    run bench attention --device "$device" --systems ours,sdpa --width 128 --json "results/attention-width128-$tag.json"
+    run bench attention --device "$device" --systems ours,sdpa,torch --json "$results/attention-$tag.json"
+    run bench attention --device "$device" --systems ours,sdpa --width 128 --json "$results/attention-width128-$tag.json"
     run bench attention --device "$device" --lengths 1048576 --tokens 1048576 --heads 8 --systems ours \
-        --json "results/attention-few-heads-$tag.json"
-    run bench decode --device "$device" --json "results/decode-$tag.json"
-    run bench generate --device "$device" --json "results/generate-$tag.json"
+        --json "$results/attention-few-heads-$tag.json"
+    run bench decode --device "$device" --json "$results/decode-$tag.json"
+    run bench generate --device "$device" --json "$results/generate-$tag.json"
     ;;
 train)
-    run bench train --device "$device" --steps 1 --repeats 5 --profile --json "results/train-25m-$tag.json"
+    run bench train --device "$device" --steps 1 --repeats 5 --profile --json "$results/train-25m-$tag.json"
     run bench train --device "$device" --preset 350m --lengths 8192 --attentions cosformer,softmax --steps 3 --repeats 5 \
-        --profile --json "results/train-350m-$tag.json"
+        --profile --json "$results/train-350m-$tag.json"
     ;;
 profile)
     for task in listops pathfinder; do
@@ -87,12 +91,24 @@ pathfinder)
     arena pathfinder --tasks pathfinder --attentions "$rivals"
     ;;
 rates)
-    # Told by validation alone: `train` opens no test, a queue would test each. The arena's recipes stay as they are
+    # Told by validation alone: `train` opens no test, a queue would test each. In fewer steps than the recipes have
     side_by_side
-    for rate in 1e-4 5e-4 1e-3 2e-3; do
-        run train lra-listops --device "$device" --out "$runs/rates/$rate" --resume --quiet --set train.workers=1 \
-            --set train.compile=graphs --set model.residual_in_fp32=false "${extra[@]}" --set "train.learning_rate=$rate"
+    failed=0
+    for task in ${TASKS:-image pathfinder}; do
+        given=() steps=5000
+        case $task in
+        image) given=(--data "$data/cifar10-gray") steps=8000 ;;
+        pathfinder) steps=12000 ;;
+        esac
+        for rate in ${RATES:-5e-4 1e-3 2e-3}; do
+            while (($(jobs -rp | wc -l) >= jobs)); do wait -n || failed=1; done
+            run train "lra-$task" "${given[@]}" --device "$device" --out "$runs/rates/$task-$rate" --resume --quiet \
+                --set train.workers=1 --set train.compile=graphs --set model.residual_in_fp32=false \
+                --set "train.steps=$steps" --set "train.learning_rate=$rate" "${extra[@]}" &
+        done
     done
+    while [ -n "$(jobs -rp)" ]; do wait -n || failed=1; done
+    exit $failed
     ;;
 selfpretrained)
     arena selfpretrained --pretrain --tasks listops,text --attentions cosformer --data "text=$data/imdb"
@@ -106,12 +122,12 @@ larger)
     ;;
 compare)
     run compare speed --device "$device" --minutes 4 --out "$runs/compare"
-    cp "$runs/compare/speed.json" "results/compare-$tag.json"
+    cp "$runs/compare/speed.json" "$results/compare-$tag.json"
     ;;
 ablations)
     side_by_side
     run compare train lra-listops classify-sst2 --ablation features,cos,positions "${share[@]}" \
-        --data "classify-sst2=$data/sst2" --out "$runs/ablations" --json "results/ablations-$tag.json"
+        --data "classify-sst2=$data/sst2" --out "$runs/ablations" --json "$results/ablations-$tag.json"
     ;;
 *)
     echo "no stage $stage: $stages" >&2

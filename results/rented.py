@@ -6,9 +6,9 @@
 
 First the stages of training that launch little, beside one test of CUDA graphs; then these are stopped for a while,
 and what is timed has the GPU to itself; then the arena, a few queues at a time in the order of --stages, beside the
-other tests. What is not done when the minutes are over ends with a checkpoint, and its table says so. Everything has a
-limit of its own: what hangs does not take the rest along. On another machine, what `gather` packed, unpacked
-beforehand, is not done again.
+other tests. What is made lies in runs/rented. What is not done when the minutes are over ends with a checkpoint, and
+its table says so. Everything has a limit of its own: what hangs does not take the rest along. On another machine, what
+`gather` packed, unpacked beforehand, is not done again.
 """
 
 import argparse
@@ -27,6 +27,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 RUNS = Path("runs")
 LOGS = RUNS / "rented"
+FILES = {"RESULTS": str(LOGS / "results"), "FIGURES": str(LOGS / "figures")}
+"""Where stages write: laid anew, a checkout loses what it does not ignore."""
 STORY = LOGS / "story.txt"
 APART = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}  # not through MPS: a failing test breaks its own context only
 STAGES = "pretrained,translation,train,profile,rates,listops,text,pathfinder"
@@ -178,7 +180,8 @@ def stage(given: str, data: str, jobs: int, **environment: str) -> Task:
     name, _, attentions = given.partition("=")
     if attentions:
         environment["ATTENTIONS"] = attentions.replace("+", ",")
-    return Task(given, ["bash", str(HERE / "make.sh"), name, data], environment={"JOBS": str(jobs), **environment})
+    own = {"JOBS": str(jobs), **FILES, **environment}
+    return Task(given, ["bash", str(HERE / "make.sh"), name, data], environment=own)
 
 
 def pytest(name: str, limit: float, *words: str) -> Task:

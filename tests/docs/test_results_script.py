@@ -30,7 +30,10 @@ def commands(stage: str, folder: Path) -> list[list[str]]:
     python = folder / "python"
     python.write_text(RECORDER)
     python.chmod(0o755)
-    environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), "RECORD": str(folder / "record"), "TAG": "cuda_x"}
+    environment = {
+        "PATH": os.environ["PATH"], "PYTHON": str(python), "RECORD": str(folder / "record"), "TAG": "cuda_x",
+        "JOBS": "1",  # or two would write their words at once
+    }  # fmt: skip
     subprocess.run(["bash", str(SCRIPT), stage, "data"], cwd=folder, env=environment, check=True, capture_output=True)
     assert (folder / "record.path").read_text() == str(folder)  # nothing is installed on a rented machine
     calls = (folder / "record").read_text().split("--end--\n")[:-1]
@@ -69,8 +72,17 @@ def test_every_command_of_a_stage_is_one(stage: str, tmp_path: Path) -> None:
 
 def test_rates_are_told_without_a_look_at_test(tmp_path: Path) -> None:
     called = commands("rates", tmp_path)
-    assert len(called) == 4
+    assert [words[words.index("--out") + 1] for words in called] == [
+        f"runs/rates/{task}-{rate}" for task in ("image", "pathfinder") for rate in ("5e-4", "1e-3", "2e-3")
+    ]
     assert {parsed(words[2:])[0] for words in called} == {"train"}  # queues test what they have trained
+
+
+def test_a_rate_that_fails_lets_the_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.RECORDER", RECORDER + 'case "$*" in *rate=5e-4*) exit 3 ;; esac\n')
+    with pytest.raises(subprocess.CalledProcessError):
+        commands("rates", tmp_path)
+    assert (tmp_path / "record").read_text().count("--end--") == 6
 
 
 def test_there_are_stages_and_others_are_refused(tmp_path: Path) -> None:
