@@ -23,6 +23,7 @@ from torch import Tensor
 from cosformer.ops.features import (
     FEATURE_MAPS,
     clamp_norm,
+    clock,
     conjugate,
     feature_map_gradient,
     phases,
@@ -102,7 +103,7 @@ def _frame(a: Tensor, b: Tensor, c: Tensor, theta: float, state: Tensor) -> tupl
 def _inside(a: Tensor, b: Tensor, c: Tensor, theta: float) -> Tensor:
     """The causal sum inside each chunk. A source that is not finite spoils its own row and later ones, no earlier."""
     steps = torch.arange(CHUNK)
-    tile = torch.cos((steps[:, None] - steps).double() * theta).tril().to(a)  # [C, C]
+    tile = clock(steps[:, None] - steps, theta, a)[0].tril()  # [C, C]
     whole = torch.isfinite(b).all(-1, keepdim=True) & torch.isfinite(c).all(-1, keepdim=True)  # [..., C, 1]
     out = (a @ torch.where(whole, b, 0).mT * tile) @ torch.where(whole, c, 0)
     if b.shape[2] > 1:  # several sources for one target

@@ -53,10 +53,15 @@ def phases(start: int, stop: int, theta: float, like: Tensor) -> tuple[Tensor, T
 
 def clock(steps: Tensor, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin of θ·steps, reckoned in float64 where the steps are and rounded once to `like`, without a wait."""
-    with_float64 = steps.device if steps.device.type in ("cpu", "cuda", "meta") else "cpu"
-    by = steps.to(with_float64, torch.float64) * theta
-    quick = like.is_cuda and not by.is_cuda  # CUDA has read memory that is not pinned before the call returns
+    # moved, then converted: MPS, which has no float64, cannot do both at once
+    by = steps.to(_with_float64(steps.device)).to(torch.float64) * theta
+    # CUDA has read memory that is not pinned before the call returns; a compiler would pin it
+    quick = like.is_cuda and not by.is_cuda and not torch.compiler.is_compiling()
     return by.cos().to(like, non_blocking=quick), by.sin().to(like, non_blocking=quick)
+
+
+def _with_float64(device: torch.device) -> torch.device:
+    return device if device.type in ("cpu", "cuda", "meta") else torch.device("cpu")
 
 
 def turn(sums: Tensor, steps: int | Tensor, theta: float) -> Tensor:
@@ -66,7 +71,7 @@ def turn(sums: Tensor, steps: int | Tensor, theta: float) -> Tensor:
         cos, sin = math.cos(steps * theta), math.sin(steps * theta)
     else:
         if not isinstance(steps, Tensor):
-            steps = torch.full((), steps, dtype=torch.int64, device=sums.device)
+            steps = torch.full((), steps, dtype=torch.int64, device=_with_float64(sums.device))
         cos, sin = (x.view(-1, *(1,) * (re.dim() - 1)) if x.dim() else x for x in clock(steps, theta, sums))
     return torch.stack([cos * re - sin * im, sin * re + cos * im], 2)
 

@@ -43,6 +43,8 @@ class AttentionState:
 
     def turned(self, steps: int | Tensor) -> "AttentionState":
         """The same past seen `steps` positions later, as if that many masked tokens had followed."""
+        if isinstance(steps, float) or (isinstance(steps, Tensor) and steps.is_floating_point()):
+            raise TypeError(f"steps is {getattr(steps, 'dtype', 'float')}: positions are whole numbers; pass integers")
         theta = angle(self.horizon)
         return replace(
             self, sums=turn(self.sums, steps, theta), norm=turn(self.norm, steps, theta), length=self.length + steps

@@ -57,7 +57,7 @@ def test_a_step_never_waits_for_the_device(attention: str) -> None:
 
 
 @pytest.mark.parametrize("attention", ["cosformer", "hybrid"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_training_never_waits_for_the_device(dtype: torch.dtype, attention: str) -> None:
     """Cross attention, whose states are turned by the padding of each row, waited a hundred times a step."""
     model = small_model(

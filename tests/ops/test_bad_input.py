@@ -146,6 +146,12 @@ def test_step_refuses(backend: str) -> None:
     assert torch.equal(state.sums, before.sums)  # a refused step changes nothing
 
 
+@pytest.mark.parametrize("steps", [0.5, torch.tensor([1.0, 2.0])], ids=["number", "tensor"])
+def test_a_state_turns_by_whole_positions(steps: float | torch.Tensor) -> None:
+    with pytest.raises(TypeError, match="positions are whole numbers; pass integers"):
+        STATE.turned(steps)  # pyright: ignore[reportArgumentType]
+
+
 def test_compiled_backend_refuses_another_device() -> None:
     with pytest.raises(RuntimeError, match="backend='cpu' cannot run here: the tensors are on meta"):
         choose_backend("cpu", torch.device("meta"))

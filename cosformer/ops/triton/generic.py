@@ -49,8 +49,9 @@ def choose_shape(inner: int, outer: int, dtype: torch.dtype) -> Shape:
 
 @functools.lru_cache(maxsize=32)
 def _clock(theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos θf and sin θf over a frame, reckoned in float64."""
-    return phases(0, FRAME + CHUNK, theta, torch.empty(0, device=device))
+    """cos θf and sin θf over a frame, reckoned in float64. Waits until they are there: other streams may ask next."""
+    cos, sin = phases(0, FRAME + CHUNK, theta, torch.empty(0))
+    return cos.to(device), sin.to(device)
 
 
 @functools.cache
