@@ -76,6 +76,7 @@ class TokenizerEncoder:
         definition = json.loads(self.definition)
         definition.pop("padding", None)
         definition.pop("truncation", None)
+        definition["post_processor"] = None  # what is put around a text is not asked for here
         text = json.dumps([definition, self.plain], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

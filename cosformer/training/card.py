@@ -24,10 +24,7 @@ def card(recipe: Recipe, summary: Mapping[str, Any], lines: list[dict[str, Any]]
         f"# {recipe.name}\n",
         f"{recipe.about}\n" if recipe.about else "",
         f"{TASKS[recipe.task]} of {summary['parameters']:,} parameters, {kinds} attention, by `cosformer train`.\n",
-        "```python\nimport cosformer.models  # registers the classes\n"
-        f"from transformers import {_auto(recipe)}, AutoTokenizer\n\n"
-        f'model = {_auto(recipe)}.from_pretrained("this folder")\n'
-        'tokenizer = AutoTokenizer.from_pretrained("this folder")\n```\n',
+        f"```python\n{_use(recipe)}```\n",
         "## Metrics\n",
         _table(("metric", "value"), [(k, _number(v)) for k, v in summary["metrics"].items()]),
         f"Of step {summary['best_step'] or summary['steps']:,} of {summary['steps']:,}, on the split "
@@ -51,6 +48,30 @@ def card(recipe: Recipe, summary: Mapping[str, Any], lines: list[dict[str, Any]]
         f"## Recipe\n\n```toml\n{recipe.toml()}```\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _use(recipe: Recipe) -> str:
+    """Python that asks the model something. The tokenizer marks texts as training did (saved_tokenizer.py)."""
+    auto, option, needs, ask = _auto(recipe), "", "", ""
+    if recipe.task == "lm":
+        ask = 'ids = tokenizer("Once", return_tensors="pt").input_ids\n'
+        ask += "print(tokenizer.decode(model.generate(ids, max_new_tokens=20)[0]))\n"
+    elif recipe.task == "translate":
+        ask = 'ids = tokenizer("a sentence", return_tensors="pt").input_ids\n'
+        ask += "print(tokenizer.decode(model.generate(ids, max_new_tokens=20)[0], skip_special_tokens=True))\n"
+    elif recipe.tokenizer.kind != "task" and not recipe.data.apart:
+        kind, text, more, needs = TAGS[recipe.task], '"a text"', "", ", pipeline"
+        if recipe.task == "mlm":  # a text that spells <mask> is letters otherwise
+            option, text = ", split_special_tokens=False", 'f"a {tokenizer.mask_token} text"'
+        else:
+            more = ", truncation=True"
+        ask = f'print(pipeline("{kind}", model=model, tokenizer=tokenizer)({text}{more}))\n'
+    return (
+        "import cosformer.models  # registers the classes\n"
+        f"from transformers import {auto}, AutoTokenizer{needs}\n\n"
+        f'model = {auto}.from_pretrained("this folder")\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("this folder"{option})\n{ask}'
+    )
 
 
 def _auto(recipe: Recipe) -> str:

@@ -29,6 +29,7 @@ from cosformer.training.recipe import Recipe
 from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
 from cosformer.training.run_folder import BEST
 from cosformer.training.samples import write_samples
+from cosformer.training.saved_tokenizer import save_tokenizer
 from cosformer.training.schedule import rate_share
 
 
@@ -259,7 +260,7 @@ class RunTrainer(Trainer):
     def _write_usable(self, folder: Path, state: dict[str, Tensor]) -> None:
         """With its tokenizer, so that another run or `cosformer generate` can start from it."""
         self.model.save_pretrained(folder, state_dict=state)
-        self.data.tokenizer.save_pretrained(folder)
+        save_tokenizer(self.data, folder)
 
     # ---- checkpoints ----
 

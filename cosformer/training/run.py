@@ -5,6 +5,7 @@ import signal
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,6 +49,7 @@ from cosformer.training.run_folder import (
     write_recipe,
 )
 from cosformer.training.samples import check_samples
+from cosformer.training.saved_tokenizer import save_tokenizer
 from cosformer.training.sources import check_read, placed
 
 
@@ -96,6 +98,7 @@ def train(
     if words := overruled(recipe, model.config):
         watch.said(words)
     recipe = resolved(recipe, model.config)
+    data = replace(data, recipe=recipe)  # a model that is started from may say how texts begin (pooling)
     parameters = sum(p.numel() for p in model.parameters())
     last = saved.newest(run) if resume else None
     start = saved.step_of(last) if last else 0
@@ -266,7 +269,7 @@ class _Run:
                 if (self.run / "model.safetensors").is_file():
                     return  # in place already: the run had ended and lost its summary
                 raise FileNotFoundError(f"{folder} is gone, which held the best weights: --set eval.keep=last")
-            self.data.tokenizer.save_pretrained(folder)  # of the run, whoever wrote the folder
+            save_tokenizer(self.data, folder)  # of the run, whoever wrote the folder
             put_in_place(self.run, folder)
 
     def _summary(self, trainer: RunTrainer, stopped: bool) -> RunSummary:
@@ -289,7 +292,6 @@ class _Run:
 
 def _as_stored(recipe: Recipe, stored: Recipe) -> Recipe:
     """What was asked for, with the model's fields that the asker left open as the run has them."""
-    from dataclasses import replace
     from types import MappingProxyType
 
     config = {**stored.model.config, **{k: v for k, v in recipe.model.config.items() if v is not None}}
