@@ -33,7 +33,7 @@ def test_tables_are_the_result_files() -> None:
     module = readme_table()
     assert module.rewrite(README) == README
     assert module.rewrite(README.replace("**2.", "**9.")) == README
-    assert README.count("<!-- table: ") == 4
+    assert README.count("<!-- table: ") == 5
 
 
 @pytest.mark.parametrize("name", readme_table().PAGES)
