@@ -96,7 +96,12 @@ class Shown(Watch):
             return
         else:
             self.metric = f"  {line['split']} perplexity {line['perplexity']:.2f}"
-        self.said(f"step {line['step']:,}{self.metric}, loss {line['loss']:.4f}, perplexity {line['perplexity']:.2f}")
+        words = f"step {line['step']:,}{self.metric}, loss {line['loss']:.4f}"
+        if "bits_per_byte" in line:
+            words += f", perplexity {line['perplexity']:.2f}"
+        if "unknown_share" in line:
+            words += f", {line['unknown_share']:.1%} of its tokens <unk>: no bits per byte"
+        self.said(words)
 
     def _sample(self, line: dict[str, Any]) -> None:
         prompt, text = harmless(line["prompt"]), harmless(line["text"])

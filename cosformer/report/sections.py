@@ -61,7 +61,8 @@ def numbers(run: Run) -> str:
         between = f"95% interval {low:.1%} to {high:.1%}" if metric == "accuracy" and low is not None else ""
         value = f"{result[metric]:.1%}" if metric == "accuracy" else f"{result[metric]:.3f}"
         split = run.recipe.get("data", {}).get("valid_split", "valid")
-        tiles.append((f"held-out {METRICS[metric]}", value, between or f"split {split}"))
+        unknown = f"; {result['unknown_share']:.1%} of its tokens are <unk>" if "unknown_share" in result else ""
+        tiles.append((f"held-out {METRICS[metric]}", value, between or f"split {split}{unknown}"))
     train = run.of("train")
     if s:
         tiles.append(("parameters", count(s["parameters"]), _shape(run.recipe.get("model", {}))))

@@ -57,8 +57,9 @@ def evaluate(
     """Metrics of the model in a run folder; also written there (`file`; None where it cannot be): eval-<split>.json, or
     of files of one's own eval-<split>-own.json, of some batches eval-<split>-part.json.
 
-    Bits per byte, perplexity per token and per word of a language model; perplexity of the guessed tokens of a masked
-    one; accuracy with Wilson's 95% interval; BLEU (sacrebleu) of a translation. done: told of batches.
+    Bits per byte, perplexity per token and per word of a language model (where words became <unk>: per token alone, and
+    `unknown_share`); perplexity of the guessed tokens of a masked one; accuracy with Wilson's 95% interval; BLEU
+    (sacrebleu) of a translation. done: told of batches.
     """
     run, settings = Path(run), settings or EvalSettings()
     recipe = stored_recipe(run)
@@ -224,7 +225,10 @@ def _step(run: Path) -> int | None:
 
 def own_numbers(metrics: dict[str, Any]) -> Sequence[tuple[str, str]]:
     """Metrics for people, best known first."""
-    order = ("bits_per_byte", "perplexity", "word_perplexity", "accuracy", "f1", "bleu", "loss", "tokens", "examples")
+    order = (
+        "bits_per_byte", "perplexity", "word_perplexity", "unknown_share", "accuracy", "f1", "bleu", "loss", "tokens",
+        "examples",
+    )  # fmt: skip
     shown = []
     for name in order:
         if name not in metrics:
@@ -233,5 +237,7 @@ def own_numbers(metrics: dict[str, Any]) -> Sequence[tuple[str, str]]:
         text = f"{value:,.0f}" if name in ("tokens", "examples") else f"{value:.4g}"
         if name == "accuracy":
             text = f"{value:.2%} (95%: {metrics['accuracy_low']:.2%} to {metrics['accuracy_high']:.2%})"
+        if name == "unknown_share":
+            text = f"{value:.2%} of the tokens are <unk>, which spells no word: there are no bits per byte"
         shown.append((name.replace("_", " "), text))
     return [*shown, *([("signature", metrics["signature"])] if "signature" in metrics else [])]

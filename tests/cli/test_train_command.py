@@ -155,6 +155,20 @@ def test_a_terminal_gets_one_live_line() -> None:
     assert "[b]after �[2J it" in shown  # neither our markup nor the terminal's codes
 
 
+def test_each_number_of_an_evaluation_is_told_once() -> None:
+    screen = io.StringIO()
+    watch = Shown(Console(file=screen, width=140))
+    found = {"kind": "eval", "step": 10, "split": "valid", "loss": 2.0, "perplexity": 7.39}
+    watch.line(found)
+    watch.line({**found, "unknown_share": 0.572})
+    watch.line({**found, "bits_per_byte": 2.885})
+    assert screen.getvalue().splitlines() == [
+        "step 10  valid perplexity 7.39, loss 2.0000",
+        "step 10  valid perplexity 7.39, loss 2.0000, 57.2% of its tokens <unk>: no bits per byte",
+        "step 10  valid 2.885 bits/byte, loss 2.0000, perplexity 7.39",
+    ]
+
+
 def test_the_time_left_goes_by_the_pace_of_the_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the first window, which compiles, nor by what an earlier run told."""
     screen, now = io.StringIO(), 0.0

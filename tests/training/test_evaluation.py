@@ -9,7 +9,10 @@ import pytest
 import torch
 from training_data import tiny
 
+from cosformer.compare.quality import read_quality
 from cosformer.models.writing import continue_text, load_model, prompt_ids
+from cosformer.report import read_run, report_page
+from cosformer.sweeps.outcomes import measured
 from cosformer.tasks import bleu
 from cosformer.training import EvalSettings, RunSummary, evaluate, evaluation, open_data, train
 
@@ -59,6 +62,46 @@ def test_every_token_counts_once_with_what_stands_before_it(runs: dict[str, Path
     assert result["metrics"]["loss"] == pytest.approx(nats / shards.tokens, rel=1e-5)
     assert result["metrics"]["bits_per_byte"] == pytest.approx(nats / math.log(2) / shards.manifest.bytes, rel=1e-5)
     assert json.loads(Path(result.pop("file")).read_text()) == result
+
+
+WORDS = ("tokenizer.kind=word", 'sample.prompts=["the cat"]')
+
+
+def test_text_whose_words_are_unknown_has_no_bits_per_byte(tmp_path: Path) -> None:
+    """<unk> does not spell the bytes it was divided by: 0.758 bits per byte after 30 steps."""
+    train(tiny("lm-text", tmp_path / "data", *WORDS, "tokenizer.vocab_size=8"), tmp_path / "run", device="cpu")
+    said = RunSummary.read(tmp_path / "run").metrics
+    tokens = open_data(_recipe(tmp_path / "run"), tmp_path / "data-cache", splits=["valid"]).shards["valid"]
+    share = (tokens.read(0, tokens.tokens) == 2).mean()
+    assert said["unknown_share"] == share > 0.5
+    assert said["perplexity"] > 1
+    found = evaluate(tmp_path / "run", EvalSettings(split="valid", stride=32), device="cpu")["metrics"]
+    for numbers in (said, found):
+        assert not {"bits_per_byte", "word_perplexity"} & numbers.keys()
+    assert dict(evaluation.own_numbers(found))["unknown share"].startswith(f"{share:.2%} of the tokens are <unk>")
+    # whatever shows or compares runs has perplexity left
+    row = read_quality([tmp_path / "run"]).rows[0]
+    assert (row.metric, row.value, row.better) == ("perplexity", found["perplexity"], "lower")
+    queued = measured(
+        tmp_path / "run", RunSummary.read(tmp_path / "run"), tested=True, path=(), device="cpu",
+        cache=tmp_path / "data-cache", parallel=1,
+    )  # fmt: skip
+    assert (queued["metric"], queued["valid"]) == ("perplexity", said["perplexity"])
+    assert queued["value"] > 1
+    page = report_page(read_run(tmp_path / "run"))
+    assert "held-out perplexity" in page
+    assert f"split valid; {share:.1%} of its tokens are &lt;unk&gt;" in page
+
+
+def test_text_that_writes_unk_itself_has_bits_per_byte(tmp_path: Path) -> None:
+    """As WikiText does: the word is known, by that name."""
+    recipe = tiny("lm-wikitext2-word", tmp_path / "data")
+    for path in (tmp_path / "data").iterdir():
+        path.write_text(path.read_text().replace("cat", "<unk>"))
+    train(recipe, tmp_path / "run", device="cpu")
+    metrics = evaluate(tmp_path / "run", device="cpu")["metrics"]
+    assert metrics["bits_per_byte"] > 0
+    assert "unknown_share" not in metrics
 
 
 def test_accuracy_has_an_interval_and_does_not_depend_on_the_batch(runs: dict[str, Path]) -> None:
