@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cosformer.cli.models import refusals
-from cosformer.cli.options import progress
+from cosformer.cli.options import chosen_device, progress
 
 
 def evaluate(
@@ -37,6 +37,7 @@ def evaluate(
     The result is also written to eval-SPLIT.json in the run folder, with hashes, settings, machine and commit; with
     --test-data to eval-SPLIT-own.json, with --batches to eval-SPLIT-part.json.
     """
+    where = device if device == "auto" else chosen_device(device)
     with refusals():
         from cosformer.models.writing import hide_bars
         from cosformer.training import EvalSettings
@@ -49,7 +50,7 @@ def evaluate(
             batch=batch, batches=batches, beams=beams,
         )  # fmt: skip
         with progress(Console(stderr=True)) as bar:
-            result = measured(run, settings, device=device, cache=cache, done=_teller(bar, run.name))
+            result = measured(run, settings, device=where, cache=cache, done=_teller(bar, run.name))
     if as_json:
         typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
         return

@@ -85,8 +85,9 @@ class TokenizerEncoder:
         word = model.get("unk_token")
         if word is None and model.get("unk_id") is not None:
             word = model["vocab"][model["unk_id"]][0]
-        token = None if word is None else self.inner.token_to_id(word)
-        return None if token is None else Unknown(token, word)
+        if word is None or (token := self.inner.token_to_id(word)) is None:
+            return None
+        return Unknown(token, word)
 
     @property
     def fingerprint(self) -> str:

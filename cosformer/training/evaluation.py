@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cosformer.bench.environment import provenance
+from cosformer.bench.environment import known_device, provenance
 from cosformer.models.writing import load_model, load_tokenizer
 from cosformer.tasks import ExampleSource, LossSum, Progress, bleu
 from cosformer.tasks.shards.atomic import write_atomically
@@ -68,7 +68,9 @@ def evaluate(
             f"{run} holds no finished run (recipe.toml and a model): name the folder that `cosformer train` made, or "
             f"end the run with `cosformer train --out {run} --resume`"
         )
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    where = torch.device(known_device(device))
     if settings.path:
         recipe = replace(recipe, data=replace(recipe.data, path=settings.path))
     if settings.test_path:

@@ -186,6 +186,15 @@ def test_what_cannot_be_read_so_is_refused(
         evaluate(tmp_path, device="cpu")
 
 
+def test_a_device_that_is_not_here_is_refused_in_words(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for device in ("cuda", "gpu"):
+        with pytest.raises(ValueError, match=f"'{device}' is not on this machine: use one of cpu"):
+            evaluate(runs["lm-text"], device=device)
+
+
 def test_other_classes_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     run = runs["classify-sst2"]
     config = json.loads((run / "config.json").read_text())
