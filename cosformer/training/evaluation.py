@@ -12,7 +12,9 @@ import torch
 from cosformer.bench.environment import known_device, provenance
 from cosformer.models.writing import load_model, load_tokenizer
 from cosformer.tasks import ExampleSource, LossSum, Progress, bleu
+from cosformer.tasks.errors import OptionOfTraining
 from cosformer.tasks.shards.atomic import write_atomically
+from cosformer.tasks.sources.files import find_files
 from cosformer.training.data import RunData, open_data
 from cosformer.training.held_out import chosen_batches, held_out, on_device
 from cosformer.training.recipe import Recipe
@@ -75,13 +77,19 @@ def evaluate(
         recipe = replace(recipe, data=replace(recipe.data, path=settings.path))
     if settings.test_path:
         if recipe.data.source not in ("text", "examples"):
-            raise ValueError(f"test_path: the run is of {recipe.data.source}, which has files of its own; leave it out")
+            raise ValueError(
+                f"--test-data (test_path): the run is of {recipe.data.source}, which has files of its own; leave it out"
+            )
+        find_files(settings.test_path, option="--test-data")  # they stand in for the training files, named --data
         path = settings.path or settings.test_path  # those of training are not wanted, and may be gone
         recipe = replace(recipe, data=replace(recipe.data, path=path, test_path=settings.test_path))
         settings = replace(settings, split=settings.split or TEST)
     model = load_model(run, device=str(where), dtype=torch.float32)
     tokenizer = load_tokenizer(run, model.config)
-    split, settings, data = _opened(recipe, settings, model, tokenizer, run, cache, preparing)
+    try:
+        split, settings, data = _opened(recipe, settings, model, tokenizer, run, cache, preparing)
+    except OptionOfTraining as error:
+        raise error.evaluating() from error
     dataset = data.dataset(split, stride=settings.stride or None, length=settings.context)
     bf16 = recipe.train.precision == "bf16" or (recipe.train.precision == "auto" and where.type == "cuda")
 

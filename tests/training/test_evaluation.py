@@ -186,9 +186,7 @@ def test_what_cannot_be_read_so_is_refused(
         evaluate(tmp_path, device="cpu")
 
 
-def test_a_device_that_is_not_here_is_refused_in_words(
-    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_not_here_is_refused_in_words(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for device in ("cuda", "gpu"):
         with pytest.raises(ValueError, match=f"'{device}' is not on this machine: use one of cpu"):
@@ -241,7 +239,7 @@ def test_files_of_ones_own_are_tested_whole(runs: dict[str, Path], tmp_path: Pat
     assert (result["split"], result["metrics"]["tokens"]) == ("test", len(mine.read_bytes()))
     # tables of runs read eval-test.json as the number of the run's own data
     assert Path(result["file"]).name == "eval-test-own.json"
-    with pytest.raises(ValueError, match="test_path: the run is of sst2"):
+    with pytest.raises(ValueError, match=r"--test-data .*the run is of sst2"):
         evaluate(runs["classify-sst2"], EvalSettings(test_path=(str(mine),)), device="cpu")
 
 
@@ -275,5 +273,17 @@ def test_files_that_lack_a_class_are_tested_by_the_models_classes(tmp_path: Path
     result = evaluate(tmp_path / "run", EvalSettings(test_path=(other,)), device="cpu")
     assert result["metrics"]["examples"] == 60
     strange = rows(tmp_path / "strange.jsonl", "cd" * 30)
-    with pytest.raises(ValueError, match="label 'd' in column 'label' is none of the 3 classes"):
+    with pytest.raises(ValueError, match=r"'d' in column 'label' is none of the 3 classes .* knows no others") as told:
         evaluate(tmp_path / "run", EvalSettings(test_path=(strange,)), device="cpu")
+    assert "--classes" not in str(told.value)
+
+
+def test_own_files_are_refused_by_options_that_there_are(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Messages named --data, which was not given, and --column, which only training has."""
+    absent, table = tmp_path / "none.txt", tmp_path / "c.csv"
+    with pytest.raises(FileNotFoundError, match=r"^--test-data .*none\.txt: there is no such file"):
+        evaluate(runs["lm-text"], EvalSettings(test_path=(str(absent),)), device="cpu")
+    table.write_text("body,n\nthe cat,1\n")
+    with pytest.raises(ValueError, match="no column 'text'; there are body, n: give the one to read that name") as told:
+        evaluate(runs["lm-text"], EvalSettings(test_path=(str(table),)), device="cpu")
+    assert "--column" not in str(told.value)
