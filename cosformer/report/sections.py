@@ -154,12 +154,13 @@ def samples(run: Run) -> str:
     steps = sorted({line["step"] for line in found})
     last = final or [line for line in found if line["step"] == steps[-1]]
     when = "The finished model" if final else f"At step {steps[-1]:,}"
-    written = "".join(_sample(line) for line in last)
+    between = " → " if run.recipe.get("task") == "translate" else ""  # it does not go on from its source
+    written = "".join(_sample(line, between) for line in last)
     before = steps if final else steps[:-1]
     earlier = before[:: -(-len(before) // EARLIER)] if before else []
     grown = "".join(
         f"<details><summary>step {step:,}</summary>"
-        + "".join(_sample(line) for line in found if line["step"] == step)
+        + "".join(_sample(line, between) for line in found if line["step"] == step)
         + "</details>"
         for step in earlier
     )
@@ -167,9 +168,9 @@ def samples(run: Run) -> str:
     return f"<p>{when}. What it was given is marked; the rest is its own.</p>{written}{grown}"
 
 
-def _sample(line: Mapping[str, Any]) -> str:
+def _sample(line: Mapping[str, Any], between: str) -> str:
     prompt, text = escape(visible(str(line["prompt"]))), escape(visible(str(line["text"])))
-    return f'<pre class="text"><mark>{prompt}</mark>{text}</pre>'
+    return f'<pre class="text"><mark>{prompt}</mark>{between}{text}</pre>'
 
 
 def speed(run: Run) -> str:

@@ -19,8 +19,11 @@ def words(done: Result) -> str:
 def test_a_table_for_people_and_json_for_programs(tmp_path: Path) -> None:
     run = tmp_path / "small"
     train(tiny("classify-text", tmp_path / "data"), run, device="cpu")
-    shown = CliRunner().invoke(app, ["eval", str(run), "--device", "cpu", "--split", "valid"])
+    shown = CliRunner().invoke(
+        app, ["eval", str(run), "--device", "cpu", "--split", "valid", "--cache", str(tmp_path / "other")]
+    )
     assert shown.exit_code == 0, shown.output
+    assert "tokenised valid: " in shown.stderr
     assert "accuracy" in shown.stdout
     assert "95%" in shown.stdout
     assert "all of valid; texts cut to 32 tokens" in shown.stdout
@@ -34,3 +37,4 @@ def test_a_table_for_people_and_json_for_programs(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["eval", str(tmp_path / "data")])
     assert refused.exit_code == 2
     assert "no finished run" in words(refused)
+    assert "0:00:00" not in refused.output  # no bar of nothing
