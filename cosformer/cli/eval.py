@@ -74,8 +74,8 @@ def _bar(console: Console, name: str) -> Iterator[Callable[[int, int], None]]:
         task = bar.add_task(name, total=None)
 
         def told(read: int, total: int) -> None:
+            bar.update(task, completed=read, total=total)
             if not bar.live.is_started:
                 shown.enter_context(bar)
-            bar.update(task, completed=read, total=total)
 
         yield told

@@ -248,6 +248,6 @@ def own_numbers(metrics: dict[str, Any]) -> Sequence[tuple[str, str]]:
         if name == "accuracy":
             text = f"{value:.2%} (95%: {metrics['accuracy_low']:.2%} to {metrics['accuracy_high']:.2%})"
         if name == "unknown_share":
-            text = f"{value:.2%} of the tokens are <unk>, which spells no word: there are no bits per byte"
+            text = f"{value:.2%} of the tokens are <unk>: no bits per byte"
         shown.append((name.replace("_", " "), text))
     return [*shown, *([("signature", metrics["signature"])] if "signature" in metrics else [])]
