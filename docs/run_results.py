@@ -93,7 +93,7 @@ def plot(path: Path, result: dict[str, Any]) -> None:
     import matplotlib.pyplot as plt
 
     runs = result["runs"]
-    curve = next(c for c in CURVES if all(c in run["held_out"][0] for run in runs.values()))
+    curve = next(c for c in CURVES if all(c in x for run in runs.values() for x in run["held_out"]))
     figure, axis = plt.subplots(figsize=(6.4, 3.8))
     for name, run in runs.items():
         axis.plot([x["step"] for x in run["held_out"]], [x[curve] for x in run["held_out"]], marker=".", label=name)

@@ -57,6 +57,15 @@ def devices() -> dict[str, str]:
     return found
 
 
+def known_device(name: str) -> str:
+    """As it is named here; plain `cuda` is the first. Refuses one that this machine lacks before torch does."""
+    found = devices()
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted not in found:
+        raise ValueError(f"{name!r} is not on this machine: use one of {', '.join(found)}")
+    return wanted
+
+
 def backends() -> dict[str, str]:
     """Which backend `auto` takes on each device, and why."""
     return {name: str(choose_backend("auto", torch.device(name))) for name in devices()}

@@ -1,17 +1,17 @@
 """`cosformer eval`: the model of a run on held-out data."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from cosformer.cli.models import refusals
-from cosformer.cli.options import progress
+from cosformer.cli.options import chosen_device, progress
 
 
 def evaluate(
@@ -37,7 +37,9 @@ def evaluate(
     The result is also written to eval-SPLIT.json in the run folder, with hashes, settings, machine and commit; with
     --test-data to eval-SPLIT-own.json, with --batches to eval-SPLIT-part.json.
     """
+    where = device if device == "auto" else chosen_device(device)
     with refusals():
+        from cosformer.cli.watching import Shown
         from cosformer.models.writing import hide_bars
         from cosformer.training import EvalSettings
         from cosformer.training import evaluate as measured
@@ -48,8 +50,9 @@ def evaluate(
             split=split, path=tuple(data or ()), test_path=tuple(test_data or ()), context=context, stride=stride,
             batch=batch, batches=batches, beams=beams,
         )  # fmt: skip
-        with progress(Console(stderr=True)) as bar:
-            result = measured(run, settings, device=device, cache=cache, done=_teller(bar, run.name))
+        console = Console(stderr=True)
+        with _bar(console, run.name) as done:
+            result = measured(run, settings, device=where, cache=cache, done=done, preparing=Shown(console).preparing)
     if as_json:
         typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
         return
@@ -63,11 +66,16 @@ def evaluate(
     console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
-def _teller(bar: Progress, name: str) -> Callable[[int, int], None]:
-    """Moves the bar; a second pass (translations) begins anew."""
-    task = bar.add_task(name, total=None)
+@contextlib.contextmanager
+def _bar(console: Console, name: str) -> Iterator[Callable[[int, int], None]]:
+    """Drawn from the first batch on, not above a refusal; a second pass (translations) begins anew."""
+    with contextlib.ExitStack() as shown:
+        bar = progress(console)
+        task = bar.add_task(name, total=None)
 
-    def told(read: int, total: int) -> None:
-        bar.update(task, completed=read, total=total)
+        def told(read: int, total: int) -> None:
+            bar.update(task, completed=read, total=total)
+            if not bar.live.is_started:
+                shown.enter_context(bar)
 
-    return told
+        yield told

@@ -16,13 +16,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, 
 
 def chosen_device(name: str) -> str:
     """As `cosformer env` names it; plain `cuda` is the first."""
-    found = environment.devices()
-    wanted = "cuda:0" if name == "cuda" else name
-    if wanted not in found:
-        raise typer.BadParameter(
-            f"{name!r} is not on this machine: use one of {', '.join(found)}", param_hint="--device"
-        )
-    return wanted
+    try:
+        return environment.known_device(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--device") from error
 
 
 def chosen_dtype(name: str) -> torch.dtype:

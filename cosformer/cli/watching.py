@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 from cosformer.tasks import Progress
 from cosformer.training import Watch
 
+ARROW = " → "
 LINES = 30  # of the log, by whose pace the time left is told
 
 
@@ -29,11 +30,16 @@ class Shown(Watch):
         self.seen: deque[tuple[int, float]] = deque(maxlen=LINES)
         """Steps and times of the last lines of the log."""
         self.reading: dict[str, int] = {}
+        self.between = ""
+        """What stands between a sample's prompt and its text: a translation does not go on from its source."""
 
     def said(self, words: str) -> None:
         self.console.print(words, markup=False, highlight=False, soft_wrap=True)
 
     def preparing(self, progress: Progress) -> None:
+        if progress.done:  # what was expected is a guess of tables and of cut texts: no share need come to all of it
+            self.said(f"tokenised {progress.split}: {progress.bytes:,} bytes")
+            return
         done = progress.bytes * 20 // progress.expected if progress.expected else progress.shards
         if self.reading.get(progress.split) != done:  # a line for every twentieth
             self.reading[progress.split] = done
@@ -42,6 +48,7 @@ class Shown(Watch):
 
     def starting(self, facts: dict[str, Any]) -> None:
         self.steps, self.start, self.metric = facts["steps"], facts["start"], ""
+        self.between = ARROW if facts["task"] == "translate" else ""
         self.seen = deque([(self.start, time.monotonic())], maxlen=LINES)
         data, splits = facts["data"], facts["data"]["splits"]
         sizes = ", ".join(f"{split} {d['tokens']:,} tokens" for split, d in splits.items())
@@ -96,11 +103,16 @@ class Shown(Watch):
             return
         else:
             self.metric = f"  {line['split']} perplexity {line['perplexity']:.2f}"
-        self.said(f"step {line['step']:,}{self.metric}, loss {line['loss']:.4f}, perplexity {line['perplexity']:.2f}")
+        words = f"step {line['step']:,}{self.metric}, loss {line['loss']:.4f}"
+        if "bits_per_byte" in line:
+            words += f", perplexity {line['perplexity']:.2f}"
+        if "unknown_share" in line:
+            words += f", {line['unknown_share']:.1%} of its tokens <unk>: no bits per byte"
+        self.said(words)
 
     def _sample(self, line: dict[str, Any]) -> None:
         prompt, text = harmless(line["prompt"]), harmless(line["text"])
-        self.console.print(f"[dim]{escape(prompt)}[/dim]{escape(text)}", highlight=False)
+        self.console.print(f"[dim]{escape(prompt)}[/dim]{self.between}{escape(text)}", highlight=False)
 
     def stopped(self) -> None:
         if self.bar is not None:

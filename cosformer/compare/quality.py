@@ -4,7 +4,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def read_quality(paths: Iterable[Path]) -> Quality:
                 found.rows += _file(folder / TABLE, found) or []
             else:
                 single.append(_run(folder, found))
-    found.rows += joined(single)
+    found.rows = by_one_measure([*found.rows, *joined(single)])
     return found
 
 
@@ -85,6 +85,20 @@ def committed(results: Path) -> Quality:
     for path in sorted(results.glob("*.json")):
         found.rows += _file(path, found) or []
     return found
+
+
+def by_one_measure(rows: list[Row]) -> list[Row]:
+    """A group for each metric: bits per byte beside perplexity (where words are unknown) would rank as one number."""
+    first: dict[str, str] = {}
+    for row in rows:
+        if row.metric:
+            first.setdefault(row.group, row.metric)
+    return [
+        replace(row, group=f"{row.group}, {row.metric.replace('_', ' ')}")
+        if row.metric and row.metric != first[row.group]
+        else row
+        for row in rows
+    ]
 
 
 def joined(rows: list[Row]) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cosformer.models.kinds import KINDS, find_others
@@ -94,7 +95,14 @@ def _check_choices(config: CosformerConfig) -> None:
     }  # fmt: skip
     for name, allowed in choices.items():
         if getattr(config, name) not in allowed:
-            raise ValueError(f"{name}={getattr(config, name)!r} is unknown: use one of {', '.join(allowed)}")
+            raise ValueError(f"{name}={getattr(config, name)!r} is unknown: {_chosen(getattr(config, name), allowed)}")
+
+
+def _chosen(name: object, known: Iterable[str]) -> str:
+    """Of a misspelt choice: what it may have meant, and all there are."""
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, 1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}use one of {', '.join(names)}"
 
 
 def _check_attention(config: CosformerConfig) -> None:
@@ -108,7 +116,7 @@ def _check_attention(config: CosformerConfig) -> None:
             find_others()
         if name not in KINDS:
             raise ValueError(
-                f"attention={name!r} is unknown: use one of {', '.join(KINDS)}, or register it "
+                f"attention={name!r} is unknown: {_chosen(name, KINDS)}, or register it "
                 "(cosformer.models.register_attention)"
             )
         kind = KINDS[name]

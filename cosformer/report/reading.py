@@ -29,9 +29,10 @@ class Run:
 
     @property
     def metric(self) -> str:
-        """What the held-out curve shows: the first of these that the run measured."""
+        """What the held-out curve shows: the first of these that the run measured last."""
+        evals = self.of("eval")
         for name in ("bits_per_byte", "accuracy", "perplexity"):
-            if any(name in line for line in self.of("eval")):
+            if evals and name in evals[-1]:
                 return name
         return "loss"
 

@@ -61,7 +61,8 @@ def numbers(run: Run) -> str:
         between = f"95% interval {low:.1%} to {high:.1%}" if metric == "accuracy" and low is not None else ""
         value = f"{result[metric]:.1%}" if metric == "accuracy" else f"{result[metric]:.3f}"
         split = run.recipe.get("data", {}).get("valid_split", "valid")
-        tiles.append((f"held-out {METRICS[metric]}", value, between or f"split {split}"))
+        unknown = f"; {result['unknown_share']:.1%} of its tokens are <unk>" if "unknown_share" in result else ""
+        tiles.append((f"held-out {METRICS[metric]}", value, between or f"split {split}{unknown}"))
     train = run.of("train")
     if s:
         tiles.append(("parameters", count(s["parameters"]), _shape(run.recipe.get("model", {}))))
@@ -153,12 +154,13 @@ def samples(run: Run) -> str:
     steps = sorted({line["step"] for line in found})
     last = final or [line for line in found if line["step"] == steps[-1]]
     when = "The finished model" if final else f"At step {steps[-1]:,}"
-    written = "".join(_sample(line) for line in last)
+    between = " → " if run.recipe.get("task") == "translate" else ""  # it does not go on from its source
+    written = "".join(_sample(line, between) for line in last)
     before = steps if final else steps[:-1]
     earlier = before[:: -(-len(before) // EARLIER)] if before else []
     grown = "".join(
         f"<details><summary>step {step:,}</summary>"
-        + "".join(_sample(line) for line in found if line["step"] == step)
+        + "".join(_sample(line, between) for line in found if line["step"] == step)
         + "</details>"
         for step in earlier
     )
@@ -166,9 +168,9 @@ def samples(run: Run) -> str:
     return f"<p>{when}. What it was given is marked; the rest is its own.</p>{written}{grown}"
 
 
-def _sample(line: Mapping[str, Any]) -> str:
+def _sample(line: Mapping[str, Any], between: str) -> str:
     prompt, text = escape(visible(str(line["prompt"]))), escape(visible(str(line["text"])))
-    return f'<pre class="text"><mark>{prompt}</mark>{text}</pre>'
+    return f'<pre class="text"><mark>{prompt}</mark>{between}{text}</pre>'
 
 
 def speed(run: Run) -> str:

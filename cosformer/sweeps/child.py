@@ -56,6 +56,7 @@ class Told(Watch):
         share = (
             f"{min(1, progress.bytes / progress.expected):.0%}" if progress.expected else f"{progress.bytes:,} bytes"
         )
+        share = "done" if progress.done else share  # what was expected is a guess, which need not be reached
         if share != self.shown:
             self.shown = share
             self.said(f"preparing {progress.split}: {share}")

@@ -64,11 +64,13 @@ def measured(
 
     path: where the data lies now; it may have moved since the run was trained. parallel: how many ran at once.
     """
-    metric, better = METRICS[summary.task]
     split, numbers = "valid", summary.metrics
     if tested:
         result = evaluate(run, EvalSettings(path=path), device=device, cache=cache)
         split, numbers = result["split"], result["metrics"]
+    metric, better = METRICS[summary.task]
+    if "unknown_share" in numbers:  # of text whose words became <unk> there are no bits per byte
+        metric, better = "perplexity", "lower"
     tokens_per_step = summary.tokens / summary.steps if summary.steps else None
     rate = summary.tokens_per_second
     return {

@@ -59,8 +59,10 @@ def rows_of(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         done = [cell for cell in members if cell["state"] == DONE and cell["value"] is not None]
         row: dict[str, Any] = {"group": group, "variant": variant, "seeds": len(done), "planned": len(members)}
         if done:
-            values = [cell["value"] for cell in done]
-            metric = done[0]["metric"]
+            metric = done[-1]["metric"]
+            # bits per byte of an earlier version and perplexity of this one (words unknown) have no mean
+            done = [cell for cell in done if cell["metric"] == metric]
+            row["seeds"], values = len(done), [cell["value"] for cell in done]
             low, high = interval(values, metric) if len(done) > 1 else (done[0]["low"], done[0]["high"])
             row |= {name: done[0][name] for name in ("metric", "better", "split", "steps", "parameters")}
             row |= {

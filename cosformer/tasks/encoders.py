@@ -7,13 +7,20 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[Any]
 SPECIALS = 3  # <pad>, <bos>, <eos> come first in the byte tokenizer
+
+
+class Unknown(NamedTuple):
+    """The token of every word that a vocabulary lacks."""
+
+    id: int
+    word: str
 
 
 class Encoder(Protocol):
@@ -70,6 +77,17 @@ class TokenizerEncoder:
     @cached_property
     def _size(self) -> int:
         return max(self.inner.get_vocab(True).values()) + 1
+
+    @property
+    def unknown(self) -> Unknown | None:
+        """None: every text is spelt. By the model, because what a tokenizer calls unk_token may have another use."""
+        model = json.loads(self.definition)["model"]
+        word = model.get("unk_token")
+        if word is None and model.get("unk_id") is not None:
+            word = model["vocab"][model["unk_id"]][0]
+        if word is None or (token := self.inner.token_to_id(word)) is None:
+            return None
+        return Unknown(token, word)
 
     @property
     def fingerprint(self) -> str:

@@ -11,6 +11,19 @@ class BadData(ValueError):
     """A file holds something other than it should; the message begins with its name and line."""
 
 
+class OptionOfTraining(BadData):
+    """What is wrong, and its fix by an option of `cosformer train`; `evaluate` has a model, and another fix."""
+
+    def __init__(self, what: str, training: str, evaluating: str) -> None:
+        super().__init__(what, training, evaluating)
+
+    def __str__(self) -> str:
+        return self.args[0] + self.args[1]
+
+    def evaluating(self) -> BadData:
+        return BadData(self.args[0] + self.args[2])
+
+
 class DamagedShard(ValueError):
     """A shard on disk is not the one its manifest describes."""
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from cosformer.bench.environment import provenance
+from cosformer.bench.environment import known_device, provenance
 from cosformer.models.writing import load_model, load_tokenizer
 from cosformer.tasks import ExampleSource, LossSum, Progress, bleu
+from cosformer.tasks.errors import OptionOfTraining
 from cosformer.tasks.shards.atomic import write_atomically
+from cosformer.tasks.sources.files import find_files
 from cosformer.training.data import RunData, open_data
 from cosformer.training.held_out import chosen_batches, held_out, on_device
 from cosformer.training.recipe import Recipe
@@ -57,8 +59,9 @@ def evaluate(
     """Metrics of the model in a run folder; also written there (`file`; None where it cannot be): eval-<split>.json, or
     of files of one's own eval-<split>-own.json, of some batches eval-<split>-part.json.
 
-    Bits per byte, perplexity per token and per word of a language model; perplexity of the guessed tokens of a masked
-    one; accuracy with Wilson's 95% interval; BLEU (sacrebleu) of a translation. done: told of batches.
+    Bits per byte, perplexity per token and per word of a language model (where words became <unk>: per token alone, and
+    `unknown_share`); perplexity of the guessed tokens of a masked one; accuracy with Wilson's 95% interval; BLEU
+    (sacrebleu) of a translation. done: told of batches.
     """
     run, settings = Path(run), settings or EvalSettings()
     recipe = stored_recipe(run)
@@ -67,18 +70,26 @@ def evaluate(
             f"{run} holds no finished run (recipe.toml and a model): name the folder that `cosformer train` made, or "
             f"end the run with `cosformer train --out {run} --resume`"
         )
-    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    where = torch.device(known_device(device))
     if settings.path:
         recipe = replace(recipe, data=replace(recipe.data, path=settings.path))
     if settings.test_path:
         if recipe.data.source not in ("text", "examples"):
-            raise ValueError(f"test_path: the run is of {recipe.data.source}, which has files of its own; leave it out")
+            raise ValueError(
+                f"--test-data (test_path): the run is of {recipe.data.source}, which has files of its own; leave it out"
+            )
+        find_files(settings.test_path, option="--test-data")  # they stand in for the training files, named --data
         path = settings.path or settings.test_path  # those of training are not wanted, and may be gone
         recipe = replace(recipe, data=replace(recipe.data, path=path, test_path=settings.test_path))
         settings = replace(settings, split=settings.split or TEST)
     model = load_model(run, device=str(where), dtype=torch.float32)
     tokenizer = load_tokenizer(run, model.config)
-    split, settings, data = _opened(recipe, settings, model, tokenizer, run, cache, preparing)
+    try:
+        split, settings, data = _opened(recipe, settings, model, tokenizer, run, cache, preparing)
+    except OptionOfTraining as error:
+        raise error.evaluating() from error
     dataset = data.dataset(split, stride=settings.stride or None, length=settings.context)
     bf16 = recipe.train.precision == "bf16" or (recipe.train.precision == "auto" and where.type == "cuda")
 
@@ -224,7 +235,10 @@ def _step(run: Path) -> int | None:
 
 def own_numbers(metrics: dict[str, Any]) -> Sequence[tuple[str, str]]:
     """Metrics for people, best known first."""
-    order = ("bits_per_byte", "perplexity", "word_perplexity", "accuracy", "f1", "bleu", "loss", "tokens", "examples")
+    order = (
+        "bits_per_byte", "perplexity", "word_perplexity", "unknown_share", "accuracy", "f1", "bleu", "loss", "tokens",
+        "examples",
+    )  # fmt: skip
     shown = []
     for name in order:
         if name not in metrics:
@@ -233,5 +247,7 @@ def own_numbers(metrics: dict[str, Any]) -> Sequence[tuple[str, str]]:
         text = f"{value:,.0f}" if name in ("tokens", "examples") else f"{value:.4g}"
         if name == "accuracy":
             text = f"{value:.2%} (95%: {metrics['accuracy_low']:.2%} to {metrics['accuracy_high']:.2%})"
+        if name == "unknown_share":
+            text = f"{value:.2%} of the tokens are <unk>: no bits per byte"
         shown.append((name.replace("_", " "), text))
     return [*shown, *([("signature", metrics["signature"])] if "signature" in metrics else [])]

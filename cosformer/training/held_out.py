@@ -55,7 +55,7 @@ def held_out(
     total: Callable[[Tensor], Tensor] = lambda x: x, dataset: Any = None, length: int = 0,
     done: Callable[[int, int], None] = lambda _, __: None,
 ) -> dict[str, float]:  # fmt: skip
-    """What the task reports: bits per byte and perplexity, perplexity, or accuracy with its interval.
+    """What the task reports: perplexity, and bits per byte of text that is spelt; or accuracy with its interval.
 
     Each of `world` processes takes every world-th batch; `total` adds tensors over them. dataset: the split read in
     another way than in training, up to `length` tokens at once. done: told how many batches there are and how many
@@ -124,8 +124,10 @@ def _report(data: RunData, split: str, nats: float, tokens: int, said: Tensor) -
         return found | Confusion(data.classes, said.round().long().numpy()).report()
     if data.recipe.task == "lm":
         manifest = data.shards[split].manifest
-        # of a part, by the bytes that a token of the split has on average
-        found["bits_per_byte"] = nats / tokens / math.log(2) * manifest.tokens / manifest.bytes
+        if manifest.spelt:  # of a part, by the bytes that a token of the split has on average
+            found["bits_per_byte"] = nats / tokens / math.log(2) * manifest.tokens / manifest.bytes
+        else:  # bits of <unk> are not those of the words it stands for
+            found["unknown_share"] = manifest.unknown_share
     return found | {"perplexity": loss.perplexity}
 
 

@@ -49,8 +49,18 @@ def unknown(name: str, names: list[str]) -> str:
 
 def nearest(name: str, names: list[str]) -> str:
     """What a misspelt name may have meant, or all there are."""
+    return _meant(name, names) or f"there are {', '.join(names)}"
+
+
+def chosen(name: str, names: Iterable[str]) -> str:
+    """Of a misspelt choice: what it may have meant, and all there are."""
+    names = list(names)
+    return f"{_meant(name, names)} use one of {', '.join(names)}".lstrip()
+
+
+def _meant(name: str, names: list[str]) -> str:
     near = difflib.get_close_matches(name, names, 1, 0.5)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def checked(value: Any, hint: Any, name: str) -> Any:
@@ -77,6 +87,8 @@ def checked(value: Any, hint: Any, name: str) -> Any:
             return float(value)
         elif isinstance(one, type) and isinstance(value, one) and (one is bool or not isinstance(value, bool)):
             return value
+    if typing.get_origin(hint) is Literal and isinstance(value, str):
+        raise BadRecipe(f"{name}={value!r} is unknown: {chosen(value, typing.get_args(hint))}")
     raise BadRecipe(f"{name}={value!r} is {_kind(value)}: use {_wanted(hint)}")
 
 

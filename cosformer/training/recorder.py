@@ -82,7 +82,8 @@ class Recorder:
 
     def _board(self, kind: str, step: int, line: dict[str, Any]) -> None:
         if kind == "sample":
-            self.board.add_text("sample", f"{line['prompt']}**{line['text']}**", step)
+            prompt = line["prompt"].replace("\n", "\n> ")
+            self.board.add_text("sample", f"> {prompt}\n\n{line['text']}", step)  # Markdown: what was given as a quote
         elif kind in ("train", "eval"):
             for name, value in line.items():
                 if isinstance(value, int | float) and name not in ("step", "kind"):

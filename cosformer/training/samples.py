@@ -5,7 +5,7 @@ from typing import Any
 
 from cosformer.models import CosformerConfig
 from cosformer.models.decoding import Sampling
-from cosformer.models.writing import continue_text, prompt_ids
+from cosformer.models.writing import continue_text, prompt_ids, token_ids
 from cosformer.training.held_out import at_rest
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
@@ -40,14 +40,21 @@ def write_samples(trainer: Any, *, seed: int) -> Iterator[tuple[str, str]]:
     sampling = Sampling(temperature=sample.temperature, top_p=sample.top_p) if drawn else Sampling()
     with at_rest(trainer.model):
         for prompt in sample.prompts:
-            yield (
-                prompt,
-                continue_text(
-                    trainer.model,
-                    trainer.data.tokenizer,
-                    prompt,
-                    max_new_tokens=sample.tokens,
-                    sampling=sampling,
-                    seed=seed,
-                ),
+            tokenizer = trainer.data.tokenizer
+            text = continue_text(
+                trainer.model, tokenizer, prompt, max_new_tokens=sample.tokens, sampling=sampling, seed=seed
             )
+            yield prompt, text if recipe.task == "translate" else space_between(tokenizer, prompt, text) + text
+
+
+def space_between(tokenizer: Any, prompt: str, text: str) -> str:
+    """What the tokenizer puts there: words are decoded with spaces between them, and the first new one has none."""
+    if not prompt or not text or prompt[-1].isspace() or text[0].isspace():
+        return ""
+    try:
+        before, first = token_ids(tokenizer, prompt), token_ids(tokenizer, text)[:1]
+    except ValueError:  # it wrote what it cannot read: a sample is not worth a run
+        return ""
+    alone, both = (tokenizer.decode(ids, skip_special_tokens=True) for ids in (before, [*before, *first]))
+    rest = both.removeprefix(alone)
+    return rest[: len(rest) - len(rest.lstrip())] if both.startswith(alone) else ""

@@ -19,7 +19,7 @@ from cosformer.tasks import (
     open_source,
 )
 from cosformer.training.recipe import Recipe
-from cosformer.training.recipe_fields import BadRecipe
+from cosformer.training.recipe_fields import BadRecipe, chosen
 from cosformer.training.recipe_sections import DataRecipe
 
 OWN = ("text", "examples", "hub")
@@ -82,7 +82,7 @@ def source_of(recipe: Recipe) -> Source:
             options = {"seed": data.seed, **({"sizes": data.sizes} if data.sizes else {})}
         source = open_source(data.source, data.path[0] if data.path else None, **options)
     else:
-        raise BadRecipe(f"data.source={data.source!r} is unknown: use one of {', '.join([*NAMED, *OWN])}")
+        raise BadRecipe(f"data.source={data.source!r} is unknown: {chosen(data.source, [*NAMED, *OWN])}")
     wanted = {"lm": TextSource, "mlm": (TextSource, ExampleSource)}.get(recipe.task, ExampleSource)
     if not isinstance(source, wanted):
         kinds = {"lm": "running text", "classify": "labelled examples", "translate": "pairs"}

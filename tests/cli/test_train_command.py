@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from cosformer.cli import watching
 from cosformer.cli.main import app
 from cosformer.cli.watching import Shown
+from cosformer.tasks import Progress
 
 SMALL = [
     "model.hidden_size=16", "model.num_hidden_layers=2", "model.num_attention_heads=2", "data.length=32",
@@ -140,7 +141,7 @@ def test_a_terminal_gets_one_live_line() -> None:
     data = {"name": "text", "splits": {"train": {"tokens": 1000}}, "classes": [*"abcdefgh"]}
     watch.starting({
         "steps": 20, "start": 0, "data": data, "device": "cuda:0", "precision": "bf16", "compiled": True,
-        "processes": 2, "recipe": "lm-text", "out": "runs/x", "parameters": 12_345, "steps_per_epoch": 7,
+        "processes": 2, "recipe": "lm-text", "task": "lm", "out": "runs/x", "parameters": 12_345, "steps_per_epoch": 7,
     })  # fmt: skip
     told = {"loss": 2.5, "tokens_per_second": 1234.0, "share_of_peak": 0.42, "memory_bytes": 3 << 30}
     watch.line({"kind": "train", "step": 10, "learning_rate": 1e-3, **told})
@@ -155,6 +156,45 @@ def test_a_terminal_gets_one_live_line() -> None:
     assert "[b]after �[2J it" in shown  # neither our markup nor the terminal's codes
 
 
+def test_each_number_of_an_evaluation_is_told_once() -> None:
+    screen = io.StringIO()
+    watch = Shown(Console(file=screen, width=140))
+    found = {"kind": "eval", "step": 10, "split": "valid", "loss": 2.0, "perplexity": 7.39}
+    watch.line(found)
+    watch.line({**found, "unknown_share": 0.572})
+    watch.line({**found, "bits_per_byte": 2.885})
+    assert screen.getvalue().splitlines() == [
+        "step 10  valid perplexity 7.39, loss 2.0000",
+        "step 10  valid perplexity 7.39, loss 2.0000, 57.2% of its tokens <unk>: no bits per byte",
+        "step 10  valid 2.885 bits/byte, loss 2.0000, perplexity 7.39",
+    ]
+
+
+def test_a_translation_stands_apart_from_its_source() -> None:
+    """It was "…der etwas anstarrt. a a a", as if one went on from it."""
+    screen = io.StringIO()
+    watch = Shown(Console(file=screen, width=140))
+    watch.starting({
+        "steps": 20, "start": 0, "data": {"name": "text", "splits": {}, "classes": []}, "device": "cpu",
+        "precision": "fp32", "compiled": False, "processes": 1, "recipe": "mine", "task": "translate", "out": "x",
+        "parameters": 1, "steps_per_epoch": 7,
+    })  # fmt: skip
+    watch.line({"kind": "sample", "step": 10, "prompt": "ein Hund.", "text": "a dog."})
+    assert screen.getvalue().splitlines()[-1] == "ein Hund. → a dog."
+
+
+def test_tokenising_is_told_to_its_end() -> None:
+    """Of tables and of texts that are cut, less is read than was expected: the last word was a part of it."""
+    screen = io.StringIO()
+    watch = Shown(Console(file=screen, width=140))
+    for size, done in ((100_000, False), (290_769, False), (290_769, True)):
+        watch.preparing(Progress("valid", size, 302_904, 1, 0, done))
+    assert screen.getvalue().splitlines() == [
+        "tokenising valid: 100,000 of 302,904 bytes", "tokenising valid: 290,769 of 302,904 bytes",
+        "tokenised valid: 290,769 bytes",
+    ]  # fmt: skip
+
+
 def test_the_time_left_goes_by_the_pace_of_the_last_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by the first window, which compiles, nor by what an earlier run told."""
     screen, now = io.StringIO(), 0.0
@@ -162,8 +202,8 @@ def test_the_time_left_goes_by_the_pace_of_the_last_lines(monkeypatch: pytest.Mo
     watch = Shown(Console(file=screen, width=140))
     facts = {
         "steps": 1_000, "start": 0, "data": {"name": "text", "splits": {}, "classes": []}, "device": "cpu",
-        "precision": "fp32", "compiled": False, "processes": 1, "recipe": "lm-text", "out": "x", "parameters": 1,
-        "steps_per_epoch": 7,
+        "precision": "fp32", "compiled": False, "processes": 1, "recipe": "lm-text", "task": "lm", "out": "x",
+        "parameters": 1, "steps_per_epoch": 7,
     }  # fmt: skip
     told = {"kind": "train", "loss": 1.0, "tokens_per_second": 1.0, "share_of_peak": None, "memory_bytes": 0}
     watch.starting(facts)

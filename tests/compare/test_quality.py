@@ -39,6 +39,17 @@ def test_matched_runs_that_differ_in_seed_are_one_row(tmp_path: Path) -> None:
     assert (softmax.variant, softmax.value, softmax.seeds, softmax.steps_per_second) == ("softmax", 1.9, 1, 2.0)
 
 
+def test_rows_by_another_measure_are_not_ranked_with_the_rest(tmp_path: Path) -> None:
+    """A run whose words are unknown has no bits per byte, and its perplexity is larger than any."""
+    runs = made_runs()
+    del runs["runs"]["c"]["evaluations"]["test"]["metrics"]["bits_per_byte"]
+    runs["runs"]["c"]["evaluations"]["test"]["metrics"]["perplexity"] = 90.0
+    found = read_quality([written(tmp_path / "runs.json", runs)])
+    assert [(row.group, row.metric) for row in found.rows] == [
+        ("lm-text", "bits_per_byte"), ("lm-text, perplexity", "perplexity"),
+    ]  # fmt: skip
+
+
 def test_a_start_that_follows_from_the_attention_is_not_told(tmp_path: Path) -> None:
     runs = made_runs()
     runs["differ_in"] = ["model.attention", "model.init", "seed"]

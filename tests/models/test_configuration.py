@@ -62,7 +62,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Any) -> None:
 
 
 WRONG = {
-    "unknown attention": ({"attention": "softmin"}, "attention='softmin' is unknown: use one of cosformer, softmax"),
+    "unknown attention": ({"attention": "softmin"}, "attention='softmin' is unknown: did you mean softmax"),
     "too few attentions": ({"attention": ["softmax"]}, "attention names 1 blocks but num_hidden_layers=2"),
     "unknown in a list": ({"attention": ["softmax", "x"]}, "attention='x' is unknown"),
     "positions": ({"positions": "alibi"}, "positions='alibi' is unknown: use one of none, learned, sinusoidal, rotary"),

@@ -21,6 +21,7 @@ from cosformer.models import CosformerConfig, CosformerForConditionalGeneration
 from cosformer.report import read_run, report_page, write_report
 from cosformer.report.charts import Chart, Series, figure, log_ticks, short, ticks
 from cosformer.report.pixels import map_image
+from cosformer.report.sections import samples
 from cosformer.report.text import visible
 from cosformer.training import train
 
@@ -204,6 +205,14 @@ def test_a_classifier_is_told_by_its_accuracy(tmp_path: Path) -> None:
     assert "held-out accuracy81.2%95% interval 79.0% to 83.0%" in words
     assert "What it writes" not in words
     assert len([x for x in Checked(page).images if "src" in x]) == 4  # maps of a text of ours
+
+
+def test_a_translation_stands_apart_from_its_source(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", with_demo=False)
+    recipe = (run / "recipe.toml").read_text()
+    assert "</mark> → " not in samples(read_run(run))
+    (run / "recipe.toml").write_text(recipe.replace('task = "lm"', 'task = "translate"'))
+    assert "<mark>def </mark> → " in samples(read_run(run))
 
 
 def test_a_task_with_tokens_of_its_own_has_maps(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_models_know_rivals_by_name_without_importing_them() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no such kind": ({"attention": "linaer"}, "attention='linaer' is unknown: use one of cosformer, softmax"),
+    "no such kind": ({"attention": "linaer"}, "did you mean linear? use one of cosformer, softmax, "),
     "option of none": ({"attention_options": {"features": 8}}, "unknown to attention='cosformer': it takes none"),
 }
 

@@ -52,6 +52,12 @@ def test_an_interval_stays_within_what_an_accuracy_can_be() -> None:
     assert row["low"] < 0  # only shares have ends
 
 
+def test_seeds_by_another_measure_are_not_averaged() -> None:
+    """Of words unknown, outcomes of an earlier version tell bits per byte, later ones perplexity."""
+    (row,) = rows_of([cell(0, 0.7, metric="bits_per_byte"), cell(1, 9.0, metric="perplexity", low=None, high=None)])
+    assert (row["metric"], row["value"], row["seeds"], row["planned"]) == ("perplexity", 9.0, 1, 2)
+
+
 def test_numbers_that_are_no_shares() -> None:
     for value, wanted in ((1.23456, "1.235"), (16.934, "16.93"), (8232.4, "8,232")):
         (row,) = rows_of([cell(0, value, metric="perplexity", low=None, high=None)])

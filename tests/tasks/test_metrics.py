@@ -2,6 +2,7 @@
 
 import gzip
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,10 @@ def test_losses_by_hand(tmp_path: Path) -> None:
         k: pytest.approx(v) for k, v in {"perplexity": 8, "bits_per_byte": 4, "word_perplexity": 64}.items()
     }
     assert LossSum(nats=math.log(2) * 9, tokens=3).of_text(manifest)["bits_per_byte"] == pytest.approx(4)
+    unspelt = replace(manifest, unknown=2, unknown_written=1)  # neither bits nor words of what <unk> stands for
+    assert LossSum(nats=math.log(2) * 12, tokens=4).of_text(unspelt) == {
+        "perplexity": pytest.approx(8), "unknown_share": 0.5,
+    }  # fmt: skip
     with pytest.raises(ValueError, match="2 tokens were predicted of 4"):
         LossSum(nats=1, tokens=2).of_text(manifest)
     with pytest.raises(ValueError, match="nothing to average"):

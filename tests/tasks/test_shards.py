@@ -1,5 +1,6 @@
 """Shards hold what was given, are made once, and say when they are not what they were."""
 
+import json
 import pickle
 import threading
 from pathlib import Path
@@ -235,6 +236,36 @@ def test_real_wikitext_has_the_published_counts(tmp_path: Path) -> None:
     for split, tokens in (("train", 2_088_628), ("valid", 217_646), ("test", 245_569)):
         shards = prepare(source, split, encoder, tmp_path)
         assert shards.tokens == shards.manifest.words + shards.manifest.lines == tokens
+        assert shards.manifest.spelt  # as published: every <unk> is in the text
+
+
+def test_tokens_that_spell_nothing_are_counted(tmp_path: Path) -> None:
+    """<unk> of the text itself apart: so it is in WikiText, whose tokens say all there is."""
+    pieces = [[b"a b <unk> c\n", b"a zzz\n"], [b"<unk>\n"], [b"x<unk> b\n"]]
+    encoder = encoder_of(word_tokenizer([Piece(b"a b c", Place("x", 1))]))
+    folder = tmp_path / "some"
+    found = prepare(Documents(pieces), "train", encoder, folder, shard_bytes=8, workers=0).manifest
+    assert (found.unknown, found.unknown_written, found.spelt) == (4, 2, False)
+    assert found.unknown_share == 4 / found.tokens
+    whole = prepare(Documents(pieces[1:2] * 3), "train", encoder, tmp_path / "all", workers=0).manifest
+    assert (whole.unknown, whole.unknown_written, whole.spelt) == (3, 3, True)
+    of_bytes = shards_of(tmp_path / "bytes", pieces).manifest
+    assert (of_bytes.unknown, of_bytes.unknown_written, of_bytes.spelt) == (0, 0, True)
+    (folder / "train" / "manifest.json").unlink()  # killed before its end: shards are kept, and counted
+    assert prepare(Documents(pieces), "train", encoder, folder, shard_bytes=8, workers=0).manifest == found
+
+
+def test_manifests_from_before_the_count_are_read_and_completed(tmp_path: Path) -> None:
+    pieces = [[b"a b <unk> zzz\n"]]
+    encoder = encoder_of(word_tokenizer([Piece(b"a b c", Place("x", 1))]))
+    found = prepare(Documents(pieces), "train", encoder, tmp_path, workers=0).manifest
+    path, shard = tmp_path / "train" / "manifest.json", tmp_path / "train" / shard_name(0)
+    before, written = json.loads(path.read_text()), shard.stat().st_mtime_ns
+    del before["unknown"], before["unknown_written"]
+    path.write_text(json.dumps(before))
+    assert ShardSet(tmp_path / "train").manifest.unknown is None
+    assert prepare(Documents(pieces), "train", encoder, tmp_path, workers=0).manifest == found
+    assert shard.stat().st_mtime_ns == written
 
 
 def test_progress_is_never_past_its_end(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ import pytest
 import torch
 from training_data import tiny
 
+from cosformer.compare.quality import read_quality
 from cosformer.models.writing import continue_text, load_model, prompt_ids
+from cosformer.report import read_run, report_page
+from cosformer.sweeps.outcomes import measured
 from cosformer.tasks import bleu
 from cosformer.training import EvalSettings, RunSummary, evaluate, evaluation, open_data, train
 
@@ -59,6 +62,46 @@ def test_every_token_counts_once_with_what_stands_before_it(runs: dict[str, Path
     assert result["metrics"]["loss"] == pytest.approx(nats / shards.tokens, rel=1e-5)
     assert result["metrics"]["bits_per_byte"] == pytest.approx(nats / math.log(2) / shards.manifest.bytes, rel=1e-5)
     assert json.loads(Path(result.pop("file")).read_text()) == result
+
+
+WORDS = ("tokenizer.kind=word", 'sample.prompts=["the cat"]')
+
+
+def test_text_whose_words_are_unknown_has_no_bits_per_byte(tmp_path: Path) -> None:
+    """<unk> does not spell the bytes it was divided by: 0.758 bits per byte after 30 steps."""
+    train(tiny("lm-text", tmp_path / "data", *WORDS, "tokenizer.vocab_size=8"), tmp_path / "run", device="cpu")
+    said = RunSummary.read(tmp_path / "run").metrics
+    tokens = open_data(_recipe(tmp_path / "run"), tmp_path / "data-cache", splits=["valid"]).shards["valid"]
+    share = (tokens.read(0, tokens.tokens) == 2).mean()
+    assert said["unknown_share"] == share > 0.5
+    assert said["perplexity"] > 1
+    found = evaluate(tmp_path / "run", EvalSettings(split="valid", stride=32), device="cpu")["metrics"]
+    for numbers in (said, found):
+        assert not {"bits_per_byte", "word_perplexity"} & numbers.keys()
+    assert dict(evaluation.own_numbers(found))["unknown share"].startswith(f"{share:.2%} of the tokens are <unk>")
+    # whatever shows or compares runs has perplexity left
+    row = read_quality([tmp_path / "run"]).rows[0]
+    assert (row.metric, row.value, row.better) == ("perplexity", found["perplexity"], "lower")
+    queued = measured(
+        tmp_path / "run", RunSummary.read(tmp_path / "run"), tested=True, path=(), device="cpu",
+        cache=tmp_path / "data-cache", parallel=1,
+    )  # fmt: skip
+    assert (queued["metric"], queued["valid"]) == ("perplexity", said["perplexity"])
+    assert queued["value"] > 1
+    page = report_page(read_run(tmp_path / "run"))
+    assert "held-out perplexity" in page
+    assert f"split valid; {share:.1%} of its tokens are &lt;unk&gt;" in page
+
+
+def test_text_that_writes_unk_itself_has_bits_per_byte(tmp_path: Path) -> None:
+    """As WikiText does: the word is known, by that name."""
+    recipe = tiny("lm-wikitext2-word", tmp_path / "data")
+    for path in (tmp_path / "data").iterdir():
+        path.write_text(path.read_text().replace("cat", "<unk>"))
+    train(recipe, tmp_path / "run", device="cpu")
+    metrics = evaluate(tmp_path / "run", device="cpu")["metrics"]
+    assert metrics["bits_per_byte"] > 0
+    assert "unknown_share" not in metrics
 
 
 def test_accuracy_has_an_interval_and_does_not_depend_on_the_batch(runs: dict[str, Path]) -> None:
@@ -143,6 +186,13 @@ def test_what_cannot_be_read_so_is_refused(
         evaluate(tmp_path, device="cpu")
 
 
+def test_a_device_that_is_not_here_is_refused_in_words(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for device in ("cuda", "gpu"):
+        with pytest.raises(ValueError, match=f"'{device}' is not on this machine: use one of cpu"):
+            evaluate(runs["lm-text"], device=device)
+
+
 def test_other_classes_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     run = runs["classify-sst2"]
     config = json.loads((run / "config.json").read_text())
@@ -189,7 +239,7 @@ def test_files_of_ones_own_are_tested_whole(runs: dict[str, Path], tmp_path: Pat
     assert (result["split"], result["metrics"]["tokens"]) == ("test", len(mine.read_bytes()))
     # tables of runs read eval-test.json as the number of the run's own data
     assert Path(result["file"]).name == "eval-test-own.json"
-    with pytest.raises(ValueError, match="test_path: the run is of sst2"):
+    with pytest.raises(ValueError, match=r"--test-data .*the run is of sst2"):
         evaluate(runs["classify-sst2"], EvalSettings(test_path=(str(mine),)), device="cpu")
 
 
@@ -223,5 +273,17 @@ def test_files_that_lack_a_class_are_tested_by_the_models_classes(tmp_path: Path
     result = evaluate(tmp_path / "run", EvalSettings(test_path=(other,)), device="cpu")
     assert result["metrics"]["examples"] == 60
     strange = rows(tmp_path / "strange.jsonl", "cd" * 30)
-    with pytest.raises(ValueError, match="label 'd' in column 'label' is none of the 3 classes"):
+    with pytest.raises(ValueError, match=r"'d' in column 'label' is none of the 3 classes .* knows no others") as told:
         evaluate(tmp_path / "run", EvalSettings(test_path=(strange,)), device="cpu")
+    assert "--classes" not in str(told.value)
+
+
+def test_own_files_are_refused_by_options_that_there_are(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Messages named --data, which was not given, and --column, which only training has."""
+    absent, table = tmp_path / "none.txt", tmp_path / "c.csv"
+    with pytest.raises(FileNotFoundError, match=r"^--test-data .*none\.txt: there is no such file"):
+        evaluate(runs["lm-text"], EvalSettings(test_path=(str(absent),)), device="cpu")
+    table.write_text("body,n\nthe cat,1\n")
+    with pytest.raises(ValueError, match="no column 'text'; there are body, n: give the one to read that name") as told:
+        evaluate(runs["lm-text"], EvalSettings(test_path=(str(table),)), device="cpu")
+    assert "--column" not in str(told.value)

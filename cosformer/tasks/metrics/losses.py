@@ -36,6 +36,7 @@ class LossSum:
     def of_text(self, manifest: Manifest) -> dict[str, float]:
         """All three for a whole split. Words are counted with each line's end, as WikiText does.
 
+        Where words of the text became <unk>, the tokens do not spell it: then perplexity alone, and their share.
         Document marks are predicted too, and counted as tokens but not as bytes. If the first token was not predicted
         (a stream without a token before it), its share is left out of bytes and words.
         """
@@ -45,6 +46,8 @@ class LossSum:
                 f"{self.tokens:,} tokens were predicted of {manifest.tokens:,} in {manifest.source} {manifest.split}: "
                 "bits per byte are of a whole split; evaluate all of it, or use bits_per_byte(bytes) of the part"
             )
+        if not manifest.spelt:
+            return {"perplexity": self.perplexity, "unknown_share": manifest.unknown_share}
         return {
             "perplexity": self.perplexity,
             "bits_per_byte": self.nats / math.log(2) / _some(manifest.bytes * share, "bytes"),

@@ -35,11 +35,24 @@ class Manifest:
     words: int
     lines: int
     shards: tuple[ShardRecord, ...]
+    unknown: int | None = None
+    """Tokens that are <unk>; None: of an earlier version, which did not count them."""
+    unknown_written: int = 0
+    """How often the text itself has the word <unk>."""
     version: int = VERSION
 
     @property
     def examples(self) -> int:
         return self.documents // self.texts if self.texts else 0
+
+    @property
+    def spelt(self) -> bool:
+        """Whether the tokens say all of the text: none stands for words that the text has and the vocabulary lacks."""
+        return (self.unknown or 0) <= self.unknown_written
+
+    @property
+    def unknown_share(self) -> float:
+        return (self.unknown or 0) / max(1, self.tokens)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

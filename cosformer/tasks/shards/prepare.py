@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from cosformer.tasks.encoders import ByteEncoder, Encoder
@@ -19,6 +19,7 @@ from cosformer.tasks.shards.building import Batch, Marks, build_shard
 from cosformer.tasks.shards.format import VERSION, ShardRecord, dtype_for, shard_name, verify_shard
 from cosformer.tasks.shards.manifest import NAME, Manifest, read_manifest, write_manifest
 from cosformer.tasks.shards.shard_set import ShardSet
+from cosformer.tasks.shards.unknown import count_unknown, count_written
 from cosformer.tasks.shards.workers import WorkerPool, runs_elsewhere
 from cosformer.tasks.sources.source import ExampleSource, Source, TextSource, stamp_hash
 
@@ -68,6 +69,8 @@ def prepare(
         with suppress(DamagedShard):  # named if the caller opens it; here it is made again
             manifest = read_manifest(place)
             if (manifest.stamp, manifest.encoder) == (stamp, fingerprint):
+                if manifest.unknown is None:
+                    write_manifest(place, _counted(manifest, source, place, encoder))
                 return ShardSet(place, verify=verify)
         (place / NAME).unlink(missing_ok=True)  # from here on the folder is unfinished, and says so
         sync_folder(place)
@@ -76,11 +79,13 @@ def prepare(
         if workers is None:
             workers = 0 if isinstance(encoder, ByteEncoder) or not runs_elsewhere(encoder) else _processors()
         maker = _Maker(place, encoder, fingerprint, marks, workers)
-        records = maker.run(batches, split, source.expected_bytes(split), progress)
+        records, written = maker.run(batches, split, source.expected_bytes(split), progress)
         _remove_others(place, len(records))
         if not sum(record.tokens for record in records):
             raise BadData(f"{source.name}: split {split!r} has no text: there is nothing to prepare")
-        write_manifest(place, _manifest(source, split, stamp, encoder, fingerprint, marks, records))
+        manifest = _manifest(source, split, stamp, encoder, fingerprint, marks, records)
+        unknown = count_unknown(place, records, encoder)
+        write_manifest(place, replace(manifest, unknown=unknown, unknown_written=written))
         return ShardSet(place)
 
 
@@ -98,8 +103,10 @@ class _Maker:
 
     def run(
         self, batches: Iterator[Batch], split: str, expected: int | None, progress: Callable[[Progress], None]
-    ) -> list[ShardRecord]:
+    ) -> tuple[list[ShardRecord], int]:
+        """Also how often the text has the word <unk>: it is read here, also where its shard is kept."""
         records: list[ShardRecord] = []
+        written = 0
         waiting: deque[Future[ShardRecord]] = deque()
         kept = 0
 
@@ -119,6 +126,7 @@ class _Maker:
                 stack.push(lambda kind, *_: pool.close(now=kind is not None))
             for index, batch in enumerate(batches):
                 path, digest = self.place / shard_name(index), batch.digest()
+                written += count_written(batch.pieces, self.encoder)
                 found = self._kept(path, digest)
                 future: Future[ShardRecord] = Future()
                 if found is not None:
@@ -134,7 +142,7 @@ class _Maker:
             while waiting:
                 collect()
         tell(done=True)
-        return records
+        return records, written
 
     def _kept(self, path: Path, digest: str) -> ShardRecord | None:
         """The shard that is there, if it was made of this text in this way and every byte is as written."""
@@ -189,6 +197,15 @@ def _manifest(
         bytes=sum(r.bytes for r in records), words=sum(r.words for r in records), lines=sum(r.lines for r in records),
         shards=tuple(records),
     )  # fmt: skip
+
+
+def _counted(manifest: Manifest, source: Source, place: Path, encoder: Encoder) -> Manifest:
+    """A manifest of an earlier version, completed once: text is read again only where tokens are <unk>."""
+    unknown, written = count_unknown(place, manifest.shards, encoder), 0
+    if unknown:
+        batches = _batches(source, manifest.split, SHARD_BYTES)
+        written = sum(count_written(batch.pieces, encoder) for batch in batches)
+    return replace(manifest, unknown=unknown, unknown_written=written)
 
 
 def _remove_others(place: Path, count: int) -> None:

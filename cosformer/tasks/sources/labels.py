@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cosformer.tasks.errors import BadData
+from cosformer.tasks.errors import BadData, OptionOfTraining
 from cosformer.tasks.pieces import Place
 from cosformer.tasks.sources.tables import Row, no_column
 
@@ -49,10 +49,11 @@ def label_number(place: Place, row: Row, column: str, classes: Sequence[str], op
     words = not all(INTEGER.fullmatch(known) for known in classes)
     if words and not isinstance(label, bool) and INTEGER.fullmatch(name) and 0 <= int(name) < len(classes):
         return int(name)
-    raise BadData(
+    raise OptionOfTraining(
         f"{place}: label {label!r} in column {column!r} is none of the {len(classes)} classes ({_some(classes)})"
-        + (" nor a number from 0 on" if words else "")
-        + "; classes that the training data lacks are named with --classes, all of them"
+        + (" nor a number from 0 on" if words else ""),
+        "; classes that the training data lacks are named with --classes, all of them",
+        ", and the model knows no others: leave the row out, or name its class as in the training data",
     )
 
 

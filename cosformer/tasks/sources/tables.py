@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cosformer.tasks.errors import BadData, not_utf8
+from cosformer.tasks.errors import BadData, OptionOfTraining, not_utf8
 from cosformer.tasks.optional import need
 from cosformer.tasks.pieces import Place
 from cosformer.tasks.sources.files import open_bytes
@@ -148,10 +148,11 @@ def text_column(place: Place, row: Row, column: str, option: str = "--column") -
 
 def no_column(place: Place, row: Row, column: str, option: str) -> BadData:
     names = list(row)
-    return BadData(
-        f"{place}: there is no column {column!r}; there are {', '.join(names) or 'none'}: choose with {option}"
-        + separator_hint(names)
-    )
+    hint = separator_hint(names)
+    return OptionOfTraining(
+        f"{place}: there is no column {column!r}; there are {', '.join(names) or 'none'}",
+        f": choose with {option}{hint}", f": give the one to read that name, which it has in the training data{hint}",
+    )  # fmt: skip
 
 
 def separator_hint(names: Sequence[str]) -> str:
