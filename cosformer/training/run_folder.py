@@ -26,6 +26,7 @@ BEST, FINAL = "best", "final"
 """Folders of weights while a run is not finished."""
 NO_ROOM = 2**20
 """Bytes: a disk with less is full."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 FREE_TO_CHANGE = {
     "about", "needs", "expect", "data.path", "data.valid_path", "data.test_path", "train.micro_batch", "train.workers",
     "train.log_every", "train.save_every", "train.keep", "train.compile", "train.fsdp", "train.gradient_checkpointing",
@@ -119,12 +120,8 @@ def full_disk_told(run: Path) -> Iterator[None]:
     """A disk that fills up while the run writes: what is whole, and how to go on."""
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if isinstance(error, OSError | NotFinite | torch.OutOfMemoryError):
-            if not full:
-                raise
-        elif shutil.disk_usage(run).free > NO_ROOM:  # torch and safetensors say it in other words
+    except Exception as error:
+        if not _of_full_disk(error, run):
             raise
         last = newest(run)
         kept = f"{last.name} is whole" if last else "there is no checkpoint yet"
@@ -133,6 +130,17 @@ def full_disk_told(run: Path) -> Iterator[None]:
         )
         told.errno = errno.ENOSPC
         raise told from error
+
+
+def _of_full_disk(error: Exception, run: Path) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in FULL
+    if type(error) is Exception:  # of the package `tokenizers`, which has no kind of its own
+        return any(f"(os error {number})" in str(error) for number in FULL)
+    if isinstance(error, NotFinite | torch.OutOfMemoryError):
+        return False
+    # torch and safetensors say it in other words
+    return isinstance(error, RuntimeError | SafetensorError) and shutil.disk_usage(run).free <= NO_ROOM
 
 
 def stored_recipe(run: Path) -> Recipe | None:

@@ -157,7 +157,14 @@ def test_a_run_goes_on_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert again.data.path == (str(tmp_path / "mine.txt"),)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("file write failed")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("file write failed"),
+        Exception("No space left on device (os error 28)"),  # of the package `tokenizers`
+    ],
+)
 def test_a_disk_that_fills_up(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny("lm-stdlib", tmp_path / "data", "train.steps=4", "train.save_every=2")
     plain, run = engine.RunTrainer._write_usable, tmp_path / "run"
@@ -176,6 +183,11 @@ def test_a_disk_that_fills_up(error: Exception, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(OSError, match=rf"no space is left.*checkpoint-2 is whole.* --out {run} --resume"):
             train(recipe, run, device="cpu")
     assert train(None, run, resume=True, device="cpu").steps == 4
+
+
+def test_another_error_of_tokenizers_is_not_of_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="os error 13"), run_folder.full_disk_told(tmp_path):
+        raise Exception("Permission denied (os error 13)")
 
 
 def test_what_of_model_init_overrules_the_recipe_is_said(tmp_path: Path) -> None:
