@@ -58,6 +58,9 @@ class RunTrainer(Trainer):
         self.rates: list[float] = []
         super().__init__(model=model, args=args, callbacks=[Cadence(self)])
         self.remove_callback(PrinterCallback)
+        if self.is_fsdp_enabled and model.config.is_encoder_decoder and model.config.tie_word_embeddings:
+            # one module of both stacks, with the head in one group: FSDP2 takes no weight that two groups share
+            model.set_input_embeddings(model.get_input_embeddings())
         # sharded weights and a plain found_inf do not mix in one kernel
         self.guard = Guard(lambda: self.optimizer, deferred=args.device.type == "cuda" and not self.is_fsdp_enabled)
         self.model_accepts_loss_kwargs = True  # every head of ours divides by num_items_in_batch
