@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from cosformer.training.cadence import Cadence, seed_step
 from cosformer.training.data import RunData
 from cosformer.training.held_out import held_out, on_device, score, uncompile
 from cosformer.training.not_finite import NORM, Guard, NotFinite, find_gradient, find_tensor, in_words
+from cosformer.training.readers import read_until_ended
 from cosformer.training.recipe import Recipe
 from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
 from cosformer.training.run_folder import BEST
@@ -89,7 +89,7 @@ class RunTrainer(Trainer):
         return DataLoader(
             self.data.training_set(), batch_sampler=self.batches, collate_fn=as_is, num_workers=workers,
             pin_memory=self.args.device.type == "cuda", persistent_workers=workers > 0,
-            worker_init_fn=_deaf_to_ctrl_c if workers else None,
+            worker_init_fn=read_until_ended if workers else None,
             generator=torch.Generator().manual_seed(0),  # or it would draw from the generator of dropout
         )  # fmt: skip
 
@@ -315,11 +315,6 @@ class RunTrainer(Trainer):
 def fsdp_wanted(recipe: Recipe) -> bool:
     """By the recipe, or by the configuration of `accelerate launch`."""
     return recipe.train.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-
-
-def _deaf_to_ctrl_c(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal; the run still needs its readers to end its step."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _tokens(batch: dict[str, Tensor]) -> int:
