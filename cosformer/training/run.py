@@ -34,6 +34,7 @@ from cosformer.training.run_folder import (
     FINAL,
     SUMMARY,
     RunSummary,
+    alone_in,
     check_new,
     check_same,
     check_same_data,
@@ -79,15 +80,22 @@ def train(
         check_read(recipe.data)
     args = arguments_for(recipe, run, device)
     check_graphs(recipe, args)
-    first = args.process_index == 0
-    if first:
+    if args.process_index > 0:
+        return _train(recipe, run, cache, args, watch, resume=resume, then=then)
+    check_writable(run)
+    with alone_in(run):
         if stored is None:  # also with resume, where a run may have been killed before it began
             if resume:
                 sweep_recipe(run)
             check_new(run)
-        check_writable(run)
         check_writable(cache, "--cache")
         saved.sweep(run)
+        return _train(recipe, run, cache, args, watch, resume=resume, then=then)
+
+
+def _train(
+    recipe: Recipe, run: Path, cache: Path, args: TrainingArguments, watch: Watch, *, resume: bool, then: Recipe | None
+) -> RunSummary:
     data = _checked_data(recipe, cache, args, watch)
     if then is not None:
         _checked_data(then, cache, args, watch, tokenizer=data.tokenizer)
@@ -101,7 +109,7 @@ def train(
     start = saved.step_of(last) if last else 0
     if last:
         check_same_data(saved.read_progress(last).get("data", {}), data.identity())
-    if first:
+    if args.process_index == 0:
         check_space(run, parameters, _kept(recipe, data, args))
         write_recipe(run, placed(recipe))
     with full_disk_told(run):

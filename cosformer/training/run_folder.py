@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from cosformer.models.folders import check_free
+from cosformer.tasks.locks import only
 from cosformer.tasks.shards.atomic import TEMPORARY, write_atomically
 from cosformer.training.card import card
 from cosformer.training.checkpoint import newest
@@ -102,6 +103,20 @@ def check_writable(folder: Path, option: str = "--out") -> None:
     except OSError as error:
         why = error.strerror or error
         raise OSError(f"{folder} cannot be written ({why}): name another folder with {option}") from error
+
+
+@contextmanager
+def alone_in(run: Path) -> Iterator[None]:
+    """Each of two would take the other's unfinished files for those of a killed one."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(only(run))
+        except BlockingIOError:
+            raise ValueError(
+                f"{run}: another process is training in this folder, and two would break each other's checkpoints: "
+                "wait for it, or name another folder with --out"
+            ) from None
+        yield
 
 
 def check_space(run: Path, parameters: int, keep: int) -> None:

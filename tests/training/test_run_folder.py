@@ -54,6 +54,42 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         train(recipe, tmp_path / "file" / "run", device="cpu")
 
 
+def test_another_process_trains_there(tmp_path: Path) -> None:
+    """It would have lost the checkpoint that it was about to write."""
+    pytest.importorskip("fcntl")
+    recipe, run = tiny("lm-stdlib", tmp_path / "data"), tmp_path / "run"
+    writing = run / ".checkpoint-2.1.new.partial"
+    writing.mkdir(parents=True)
+    (run / "recipe.toml").write_text(recipe.toml())
+    with run_folder.alone_in(run):
+        for resume in (False, True):
+            with pytest.raises(ValueError, match=r"run: another process is training in this folder.* with --out"):
+                train(recipe, run, device="cpu", resume=resume)
+        assert writing.is_dir()
+    assert train(recipe, run, device="cpu", resume=True).steps == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # torch's threads; the child only waits
+def test_a_killed_process_leaves_no_lock_to_its_children(tmp_path: Path) -> None:
+    """As its readers of data, which are forked and end a little later."""
+    told, tell = os.pipe()
+    with run_folder.alone_in(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.write(tell, b"x")
+            signal.pause()
+        os.read(told, 1)
+    try:
+        with run_folder.alone_in(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(told)
+        os.close(tell)
+
+
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = ("train.keep=3", "train.save_every=1", "train.steps=4")
     recipe, watch = tiny("lm-stdlib", tmp_path / "data", *many), Noted()
