@@ -174,7 +174,7 @@ class RunTrainer(Trainer):
             told = gather_object([(found, epoch, indices)])
             found, epoch, indices = next((x for x in told if not x[0].startswith(NORM)), told[0])
         self.recorder.write("event", step, event="not finite", tensor=found, epoch=epoch, examples=indices)
-        raise NotFinite(in_words(step, found, epoch, indices, saved.newest(self.run)))
+        raise NotFinite(in_words(step, found, epoch, indices, saved.newest(self.run), self.recipe.model.init))
 
     def _find_not_finite(self, step: int, keys: list[Key]) -> str:
         """Computes the step again, each module watched. Calls of a sharded model are collective: there, by gradient."""
