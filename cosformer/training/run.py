@@ -25,7 +25,7 @@ from cosformer.training.batches import RunBatches
 from cosformer.training.data import RunData, open_data
 from cosformer.training.engine import RunTrainer
 from cosformer.training.held_out import check_targets, uncompile
-from cosformer.training.making import make_model, overruled, resolved
+from cosformer.training.making import make_model, overruled, overruled_tokenizer, resolved
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.recorder import Recorder, Tally, Watch, memory_bytes, read_metrics
@@ -101,9 +101,10 @@ def _train(
         _checked_data(then, cache, args, watch, tokenizer=data.tokenizer)
     model = make_model(recipe, data)
     check_samples(recipe, data.tokenizer, model.config)
-    if words := overruled(recipe, model.config):
-        watch.said(words)
-    recipe = resolved(recipe, model.config)
+    for words in (overruled(recipe, model.config), overruled_tokenizer(recipe, data.tokenizer)):
+        if words:
+            watch.said(words)
+    recipe = resolved(recipe, model.config, data.tokenizer)
     parameters = sum(p.numel() for p in model.parameters())
     last = saved.newest(run) if resume else None
     start = saved.step_of(last) if last else 0
@@ -296,12 +297,18 @@ class _Run:
 
 
 def _as_stored(recipe: Recipe, stored: Recipe) -> Recipe:
-    """What was asked for, with the model's fields that the asker left open as the run has them."""
+    """What was asked for, with the model's fields that the asker left open as the run has them.
+
+    Of a run that began with another's model, the tokenizer too: whatever was asked for, it is that model's.
+    """
     from dataclasses import replace
     from types import MappingProxyType
 
     config = {**stored.model.config, **{k: v for k, v in recipe.model.config.items() if v is not None}}
-    return replace(recipe, model=replace(recipe.model, config=MappingProxyType(config)))
+    asked = replace(recipe, model=replace(recipe.model, config=MappingProxyType(config)))
+    if recipe.model.init and stored.model.init and "task" not in (recipe.tokenizer.kind, stored.tokenizer.kind):
+        asked = replace(asked, tokenizer=stored.tokenizer)
+    return asked
 
 
 @contextlib.contextmanager

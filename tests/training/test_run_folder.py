@@ -240,6 +240,39 @@ def test_what_of_model_init_overrules_the_recipe_is_said(tmp_path: Path) -> None
         train(longer, tmp_path / "longer", device="cpu")
 
 
+def test_the_tokenizer_of_model_init_is_told_and_recorded(tmp_path: Path) -> None:
+    """The recipe's would have been written down, and never been used."""
+    train(tiny("mlm-wikitext2", tmp_path / "data"), tmp_path / "mlm", device="cpu")
+    init = f'model.init="{tmp_path / "mlm"}"'
+    for name, asked, told in (
+        ("same", "tokenizer.vocab_size=270", ""),
+        ("bytes", "tokenizer.kind=bytes", "of 270 tokens (recipe: kind=bytes)"),
+        ("other", f'tokenizer={{kind="path",path="{tmp_path / "data"}"}}', f"kind=path, path={tmp_path / 'data'})"),
+        ("larger", "tokenizer.vocab_size=300", "of 270 tokens (recipe: kind=bpe, vocab_size=300)"),
+    ):
+        watch, run = Noted(), tmp_path / name
+        recipe = tiny("classify-sst2", tmp_path / "sst2", init, asked)
+        train(recipe, run, device="cpu", watch=watch)
+        words = [words for words in watch.words if "the tokenizer is that of model.init" in words]
+        assert len(words) == bool(told)
+        assert told in "".join(words)
+        stored = read_recipe_file(run / "recipe.toml").tokenizer
+        assert (stored.kind, stored.path, stored.vocab_size) == ("path", str(tmp_path / "mlm"), 270)
+        (run / "run.json").unlink()
+        assert train(recipe, run, resume=True, device="cpu").steps == 2
+    again = read_recipe_file(tmp_path / "bytes" / "recipe.toml")
+    assert train(again, tmp_path / "again", device="cpu").data["vocab_size"] == 270
+
+
+def test_bytes_of_model_init_are_recorded_as_bytes(tmp_path: Path) -> None:
+    watch = Noted()
+    train(tiny("lm-text", tmp_path / "data"), tmp_path / "first", device="cpu")
+    recipe = tiny("lm-text", tmp_path / "data", f'model.init="{tmp_path / "first"}"')
+    train(recipe, tmp_path / "second", device="cpu", watch=watch)
+    assert not [words for words in watch.words if "tokenizer" in words]
+    assert read_recipe_file(tmp_path / "second" / "recipe.toml").tokenizer == recipe.tokenizer
+
+
 def test_a_model_to_start_from_that_does_not_fit(tmp_path: Path) -> None:
     """Ids of the one task would have been read as those of the other."""
     for name in ("lm-text", "lra-image"):
