@@ -120,14 +120,21 @@ def alone_in(run: Path) -> Iterator[None]:
 
 
 def check_space(run: Path, parameters: int, keep: int) -> None:
-    """Weights and two moments in fp32 for each checkpoint and one being written; weights twice more (best, final)."""
-    need = 4 * parameters * (3 * (keep + 1) + 2)
     free = shutil.disk_usage(run).free
-    if need > free:
-        raise OSError(
-            f"{run}: {keep} checkpoints of {parameters:,} parameters, one more while it is written, and the model take "
-            f"{need:,} bytes, and {free:,} are free: --set train.keep=1, or name a folder on a larger disk with --out"
-        )
+    need, least = (_bytes(parameters, kept) for kept in (keep, 1))
+    if need <= free:
+        return
+    what = "a checkpoint" if keep == 1 else f"{keep:,} checkpoints"
+    fix = "--set train.keep=1, or name" if least <= free else "train a smaller model, or name"
+    raise OSError(
+        f"{run}: {what} of {parameters:,} parameters, one more while it is written, and the model take {need:,} bytes, "
+        f"and {free:,} are free: {fix} a folder on a larger disk with --out"
+    )
+
+
+def _bytes(parameters: int, keep: int) -> int:
+    """Weights and two moments in fp32 for each checkpoint and one being written; weights twice more (best, final)."""
+    return 4 * parameters * (3 * (keep + 1) + 2)
 
 
 @contextmanager

@@ -203,7 +203,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         prepare(Documents([]), "train", ByteEncoder(), tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     monkeypatch.setattr(Documents, "expected_bytes", lambda *_: 1000)
-    with pytest.raises(OSError, match=r"2,000 bytes are needed .* 10 are free"):
+    with pytest.raises(OSError, match=r"2,000 bytes are needed .* 10 are free: .*--cache"):
         prepare(source, "train", ByteEncoder(), tmp_path / "new")
     monkeypatch.undo()
     shards = shards_of(tmp_path / "x", [[b"abc"]])

@@ -104,6 +104,20 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not checkpoints(tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("keep", "words"),
+    [(1, "a checkpoint of .*: train a smaller model, or"), (5, "5 checkpoints of .*: train a smaller model, or"),
+     (20, r"20 checkpoints of .*: --set train\.keep=1, or")],
+)  # fmt: skip
+def test_what_is_proposed_for_a_small_disk_helps(
+    keep: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 1000 if keep < 20 else 4 * 1000 * 8  # bytes; a thousand parameters
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: USAGE(1 << 30, 1 << 30, free))
+    with pytest.raises(OSError, match=f"{words} name a folder on a larger disk with --out"):
+        run_folder.check_space(tmp_path, 1000, keep)
+
+
 def test_the_estimate_covers_what_is_written(tmp_path: Path) -> None:
     from cosformer.training.run_folder import check_space
 
