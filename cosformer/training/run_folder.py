@@ -21,6 +21,7 @@ from cosformer.training.card import card
 from cosformer.training.checkpoint import newest
 from cosformer.training.not_finite import NotFinite
 from cosformer.training.recipe import Recipe, read_recipe_file
+from cosformer.training.sources import named
 
 RECIPE, SUMMARY, CARD = "recipe.toml", "run.json", "README.md"
 BEST, FINAL = "best", "final"
@@ -224,7 +225,7 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
 
 
 def finish(run: Path, recipe: Recipe, summary: RunSummary, lines: list[dict[str, Any]]) -> None:
-    write_atomically(run / CARD, [card(recipe, asdict(summary), lines).encode()])
+    write_atomically(run / CARD, [card(named(recipe), asdict(summary), lines).encode()])
     summary.write(run)  # last: where it is, the run is finished
     tidy(run)
 

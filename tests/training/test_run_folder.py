@@ -278,6 +278,27 @@ def test_the_tokenizer_of_model_init_is_told_and_recorded(tmp_path: Path) -> Non
     assert train(again, tmp_path / "again", device="cpu").data["vocab_size"] == 270
 
 
+def test_the_card_has_names_for_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they were given, also where a run went on by the whole paths of its recipe.toml."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text(text(0, 400))
+    own = ["data.path=here/../mine.txt", "train.steps=4", "train.save_every=2"]
+    (tmp_path / "here").mkdir()
+    train(tiny("lm-text", tmp_path / "data", *own), "runs/first", device="cpu")
+    recipe = tiny("lm-text", tmp_path / "data", *own, "model.init=runs/first/checkpoint-2")
+    train(recipe, "runs/second", device="cpu")
+    (tmp_path / "runs" / "second" / "run.json").unlink()
+    cards = [(tmp_path / "runs" / "second" / "README.md").read_text()]
+    train(None, "runs/second", resume=True, device="cpu")
+    cards.append((tmp_path / "runs" / "second" / "README.md").read_text())
+    for card in cards:
+        table = card[card.index("## Recipe") :]
+        assert 'path = ["mine.txt"]' in table
+        assert 'init = "first/checkpoint-2"' in table
+        assert str(tmp_path) not in table
+    assert read_recipe_file(tmp_path / "runs" / "second" / "recipe.toml").data.path == (str(tmp_path / "mine.txt"),)
+
+
 def test_bytes_of_model_init_are_recorded_as_bytes(tmp_path: Path) -> None:
     watch = Noted()
     train(tiny("lm-text", tmp_path / "data"), tmp_path / "first", device="cpu")
