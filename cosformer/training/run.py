@@ -41,6 +41,7 @@ from cosformer.training.run_folder import (
     check_space,
     check_writable,
     finish,
+    full_cache_told,
     full_disk_told,
     put_in_place,
     stored_recipe,
@@ -119,7 +120,7 @@ def _train(
 
 def _checked_data(recipe: Recipe, cache: Path, args: TrainingArguments, watch: Watch, tokenizer: Any = None) -> RunData:
     """Refuses what the first step or the first evaluation would: once the recipe is written, the folder is taken."""
-    with args.main_process_first(local=False, desc="preparing data"):
+    with full_cache_told(cache), args.main_process_first(local=False, desc="preparing data"):
         data = open_data(recipe, cache, tokenizer=tokenizer, progress=watch.preparing, said=watch.said)
     split = recipe.data.valid_split
     check_targets(data, split, batch=recipe.eval.batch or recipe.train.batch, batches=recipe.eval.batches)

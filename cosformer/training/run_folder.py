@@ -155,15 +155,33 @@ def full_disk_told(run: Path) -> Iterator[None]:
         raise told from error
 
 
-def _of_full_disk(error: Exception, run: Path) -> bool:
+@contextmanager
+def full_cache_told(cache: Path) -> Iterator[None]:
+    """The same while data is prepared: there is no run yet that could go on."""
+    try:
+        yield
+    except Exception as error:
+        if not _of_full_disk(error, cache):
+            raise
+        told = OSError(
+            f"{cache}: no space is left on the disk for prepared data; what is whole is kept. Free some, or name a "
+            "folder on a larger disk with --cache"
+        )
+        told.errno = errno.ENOSPC
+        raise told from error
+
+
+def _of_full_disk(error: Exception, folder: Path) -> bool:
+    # the package `tokenizers` has no kind of its own; where it learns in a process, that one's last words are told
+    if type(error) is Exception or isinstance(error, ChildProcessError):
+        return any(f"(os error {number})" in str(error) for number in FULL)
     if isinstance(error, OSError):
         return error.errno in FULL
-    if type(error) is Exception:  # of the package `tokenizers`, which has no kind of its own
-        return any(f"(os error {number})" in str(error) for number in FULL)
     if isinstance(error, NotFinite | torch.OutOfMemoryError):
         return False
     # torch and safetensors say it in other words
-    return isinstance(error, RuntimeError | SafetensorError) and shutil.disk_usage(run).free <= NO_ROOM
+    wordless = isinstance(error, RuntimeError | SafetensorError) and folder.is_dir()
+    return wordless and shutil.disk_usage(folder).free <= NO_ROOM
 
 
 def stored_recipe(run: Path) -> Recipe | None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from training_data import text, tiny
+from transformers import PreTrainedTokenizerFast
 
 from cosformer.tasks import SourceMissing
-from cosformer.training import BadRecipe, Watch, engine, load_recipe, read_metrics, run_folder, train
+from cosformer.training import BadRecipe, Watch, engine, load_recipe, read_metrics, run_folder, train, vocabulary
 from cosformer.training.checkpoint import checkpoints
 from cosformer.training.recipe import read_recipe_file
 from cosformer.training.recorder import cut_after
@@ -233,6 +234,27 @@ def test_a_disk_that_fills_up(error: Exception, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(OSError, match=rf"no space is left.*checkpoint-2 is whole.* --out {run} --resume"):
             train(recipe, run, device="cpu")
     assert train(None, run, resume=True, device="cpu").steps == 4
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_a_disk_that_fills_up_while_a_vocabulary_is_written(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one is written by this process, the other by the one that learned it."""
+    full = "No space left on device (os error 28)"
+
+    def save(*_: Any, **__: Any) -> None:
+        raise Exception(full)
+
+    if kind == "word":
+        monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", save)
+    else:
+        learner = vocabulary.LEARNER.read_text().replace("learn([", f"raise Exception({full!r}); learn([")
+        (tmp_path / "learner.py").write_text(learner)
+        monkeypatch.setattr(vocabulary, "LEARNER", tmp_path / "learner.py")
+    recipe = tiny("lm-text", tmp_path / "data", f"tokenizer.kind={kind}", "tokenizer.vocab_size=270")
+    with pytest.raises(OSError, match=r"data-cache: no space is left .* with --cache"):
+        train(recipe, tmp_path / "run", device="cpu")
 
 
 def test_another_error_of_tokenizers_is_not_of_a_full_disk(tmp_path: Path) -> None:
