@@ -14,7 +14,6 @@ from typing import Any, TextIO
 import torch
 
 from cosformer.sweeps.jobs import job_file, run_folder
-from cosformer.sweeps.locks import only
 from cosformer.sweeps.outcomes import (
     FAILED,
     INTERRUPTED,
@@ -26,6 +25,7 @@ from cosformer.sweeps.outcomes import (
     write_outcome,
 )
 from cosformer.tasks import MissingPackage, Progress, SourceMissing
+from cosformer.tasks.locks import only
 from cosformer.tasks.shards.atomic import write_atomically
 from cosformer.training import BadRecipe, NotFinite, Watch, train
 from cosformer.training.recipe import read_recipe_file

@@ -12,6 +12,8 @@ from cosformer.training.recipe import read_recipe_file
 from cosformer.training.recipe_fields import nearest
 from cosformer.training.run_folder import FREE_TO_CHANGE, differences
 
+QUEUE = ".lock"
+"""In the folder of a queue: locked while it runs."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 FREE_WHEN_DONE = FREE_TO_CHANGE - {
     "train.micro_batch", "train.compile", "train.fsdp", "train.gradient_checkpointing", "eval.every", "eval.batches",

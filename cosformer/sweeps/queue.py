@@ -13,8 +13,7 @@ from types import FrameType
 from typing import Any
 
 from cosformer.bench.environment import COMMAND_VARIABLE, command
-from cosformer.sweeps.jobs import Job, check_names, check_same_jobs, job_file, run_folder
-from cosformer.sweeps.locks import QUEUE, only
+from cosformer.sweeps.jobs import QUEUE, Job, check_names, check_same_jobs, job_file, run_folder
 from cosformer.sweeps.outcomes import (
     DONE,
     FAILED,
@@ -27,6 +26,7 @@ from cosformer.sweeps.outcomes import (
     read_outcome,
 )
 from cosformer.sweeps.table import collect
+from cosformer.tasks.locks import only
 from cosformer.tasks.shards.atomic import write_atomically
 from cosformer.training.run_folder import SUMMARY, check_writable
 

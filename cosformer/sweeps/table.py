@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cosformer.bench.environment import provenance
-from cosformer.sweeps.jobs import Job, run_folder
-from cosformer.sweeps.locks import QUEUE, held
+from cosformer.sweeps.jobs import QUEUE, Job, run_folder
 from cosformer.sweeps.outcomes import DONE, read_outcome
+from cosformer.tasks.locks import held
 from cosformer.tasks.shards.atomic import write_atomically
 from cosformer.training.run_folder import RECIPE
 

@@ -89,7 +89,7 @@ def _curve(lines: list[dict[str, Any]]) -> str:
         return ""
     shown = evals[:: -(-len(evals) // 12)]
     shown = shown if shown[-1] is evals[-1] else [*shown, evals[-1]]
-    names = [n for n in ("loss", "bits_per_byte", "perplexity", "accuracy") if n in evals[0]]
+    names = [n for n in ("loss", "bits_per_byte", "perplexity", "accuracy") if all(n in line for line in shown)]
     rows = [(f"{line['step']:,}", *(_number(line[name]) for name in names)) for line in shown]
     return _table(("step", *names), rows)
 

@@ -57,7 +57,10 @@ def whole(x: Any) -> Any:
 
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: whole(value) for name, value in model.state_dict().items()}
+    """What is tied is gathered once and stays one tensor, or it would be written under each of its names."""
+    state = model.state_dict(keep_vars=True)
+    gathered = {id(value): whole(value) for value in state.values()}
+    return {name: gathered[id(value)] for name, value in state.items()}
 
 
 def optimizer_state(model: nn.Module, optimizer: Any) -> dict[str, dict[str, Any]]:

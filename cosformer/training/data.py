@@ -192,5 +192,7 @@ def open_data(
         marks = Marks(eos=special_ids(tokenizer)["eos"])
     key = json.dumps([place_of(recipe.data), encoder.fingerprint, marks.bos, marks.eos])
     folder = cache / f"{file_name(source)}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    shards = {split: prepare(source, split, encoder, folder, marks=marks, progress=progress) for split in wanted}
+    shards = {
+        split: prepare(source, split, encoder, folder, marks=marks, progress=progress, said=said) for split in wanted
+    }
     return RunData(recipe=recipe, source=source, tokenizer=tokenizer, shards=shards)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from cosformer.training.cadence import Cadence, seed_step
 from cosformer.training.data import RunData
 from cosformer.training.held_out import held_out, on_device, score, uncompile
 from cosformer.training.not_finite import NORM, Guard, NotFinite, find_gradient, find_tensor, in_words
+from cosformer.training.readers import read_until_ended
 from cosformer.training.recipe import Recipe
 from cosformer.training.recorder import Recorder, Stopwatch, Tally, memory_bytes
 from cosformer.training.run_folder import BEST
@@ -59,6 +59,9 @@ class RunTrainer(Trainer):
         self.rates: list[float] = []
         super().__init__(model=model, args=args, callbacks=[Cadence(self)])
         self.remove_callback(PrinterCallback)
+        if self.is_fsdp_enabled and model.config.is_encoder_decoder and model.config.tie_word_embeddings:
+            # one module of both stacks, with the head in one group: FSDP2 takes no weight that two groups share
+            model.set_input_embeddings(model.get_input_embeddings())
         # sharded weights and a plain found_inf do not mix in one kernel
         self.guard = Guard(lambda: self.optimizer, deferred=args.device.type == "cuda" and not self.is_fsdp_enabled)
         self.model_accepts_loss_kwargs = True  # every head of ours divides by num_items_in_batch
@@ -87,7 +90,7 @@ class RunTrainer(Trainer):
         return DataLoader(
             self.data.training_set(), batch_sampler=self.batches, collate_fn=as_is, num_workers=workers,
             pin_memory=self.args.device.type == "cuda", persistent_workers=workers > 0,
-            worker_init_fn=_deaf_to_ctrl_c if workers else None,
+            worker_init_fn=read_until_ended if workers else None,
             generator=torch.Generator().manual_seed(0),  # or it would draw from the generator of dropout
         )  # fmt: skip
 
@@ -172,7 +175,7 @@ class RunTrainer(Trainer):
             told = gather_object([(found, epoch, indices)])
             found, epoch, indices = next((x for x in told if not x[0].startswith(NORM)), told[0])
         self.recorder.write("event", step, event="not finite", tensor=found, epoch=epoch, examples=indices)
-        raise NotFinite(in_words(step, found, epoch, indices, saved.newest(self.run)))
+        raise NotFinite(in_words(step, found, epoch, indices, saved.newest(self.run), self.recipe.model.init))
 
     def _find_not_finite(self, step: int, keys: list[Key]) -> str:
         """Computes the step again, each module watched. Calls of a sharded model are collective: there, by gradient."""
@@ -313,11 +316,6 @@ class RunTrainer(Trainer):
 def fsdp_wanted(recipe: Recipe) -> bool:
     """By the recipe, or by the configuration of `accelerate launch`."""
     return recipe.train.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-
-
-def _deaf_to_ctrl_c(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal; the run still needs its readers to end its step."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _tokens(batch: dict[str, Tensor]) -> int:

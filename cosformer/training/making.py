@@ -15,11 +15,12 @@ from cosformer.models import (
     CosformerForPairClassification,
     CosformerForSequenceClassification,
 )
+from cosformer.models.tokenizers import byte_tokenizer
 from cosformer.models.writing import read_config
 from cosformer.training.data import RunData, special_ids
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
-from cosformer.training.recipe_sections import model_fields
+from cosformer.training.recipe_sections import TokenizerRecipe, model_fields
 
 HEADS = ("score.", "pair.", "lm_head.")
 """What may be new in a model that starts from another."""
@@ -108,6 +109,31 @@ def overruled(recipe: Recipe, config: CosformerConfig) -> str:
     return f"the shape is that of model.init: {', '.join(other)}" if other else ""
 
 
+def overruled_tokenizer(recipe: Recipe, tokenizer: Any) -> str:
+    """In words, where the tokenizer of the model started from is not what the recipe asks for."""
+    asked, taken = recipe.tokenizer, _taken(recipe, tokenizer)
+    if asked.kind == "bpe" and asked.vocab_size == len(tokenizer):
+        return ""  # as far as one can tell
+    if asked.kind == taken.kind and Path(asked.path).expanduser().resolve() == Path(taken.path).expanduser().resolve():
+        return ""
+    more = {"bytes": "", "path": f", path={asked.path}"}.get(asked.kind, f", vocab_size={asked.vocab_size}")
+    return f"the tokenizer is that of model.init, of {len(tokenizer):,} tokens (recipe: kind={asked.kind}{more})"
+
+
+def _taken(recipe: Recipe, tokenizer: Any) -> TokenizerRecipe:
+    """How it was learned is not known of one that a model brings: it is recorded as the one of that folder."""
+    if not recipe.model.init or recipe.tokenizer.kind == "task":  # whose ids were checked
+        return recipe.tokenizer
+    if _plain_vocabulary(tokenizer) == _plain_vocabulary(byte_tokenizer()):
+        return TokenizerRecipe(kind="bytes")
+    return TokenizerRecipe(kind="path", path=recipe.model.init, vocab_size=len(tokenizer))
+
+
+def _plain_vocabulary(tokenizer: Any) -> dict[str, int]:
+    """Without marks and masks, which depend on the task."""
+    return {token: i for token, i in tokenizer.get_vocab().items() if token not in tokenizer.all_special_tokens}
+
+
 def _check_horizon(config: CosformerConfig, longest: int) -> None:
     if config.has_longest and config.horizon < longest:
         raise BadRecipe(
@@ -135,7 +161,8 @@ def make_model(recipe: Recipe, data: RunData) -> Any:
     return model
 
 
-def resolved(recipe: Recipe, config: CosformerConfig) -> Recipe:
-    """The recipe with every field of the model as it came to be."""
+def resolved(recipe: Recipe, config: CosformerConfig, tokenizer: Any) -> Recipe:
+    """The recipe with every field of the model, and the tokenizer, as they came to be."""
     fields = {name: getattr(config, name) for name in model_fields()}
-    return replace(recipe, model=replace(recipe.model, config=MappingProxyType(fields)))
+    model = replace(recipe.model, config=MappingProxyType(fields))
+    return replace(recipe, model=model, tokenizer=_taken(recipe, tokenizer))

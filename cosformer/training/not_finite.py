@@ -49,8 +49,13 @@ class Guard:
         return step if step >= 0 else None
 
 
-def in_words(step: int, found: str, epoch: int, examples: list[int], last: Path | None) -> str:
-    """Where it was met, what is kept, and what to try; last: the newest checkpoint."""
+def in_words(step: int, found: str, epoch: int, examples: list[int], last: Path | None, init: str) -> str:
+    """Where it was met, what is kept, and what to try; last: the newest checkpoint; init: the model started from."""
+    if found.startswith(WEIGHT) and step == 0:  # no update came before it, and no example is at fault
+        why = "as it was drawn: try a smaller model.initializer_range"
+        if init:
+            why = f"as model.init={init!r} has it: start from another model, or an earlier checkpoint of it"
+        return f"step 1: {found} is not finite, {why}"
     shown = ", ".join(str(i) for i in examples[:8]) + (f" and {len(examples) - 8} more" if len(examples) > 8 else "")
     kept = "there is no checkpoint yet"
     if last is not None:

@@ -26,7 +26,7 @@ from cosformer.training.batches import RunBatches
 from cosformer.training.data import RunData, open_data
 from cosformer.training.engine import RunTrainer
 from cosformer.training.held_out import check_targets, uncompile
-from cosformer.training.making import make_model, overruled, resolved
+from cosformer.training.making import make_model, overruled, overruled_tokenizer, resolved
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.recorder import Recorder, Tally, Watch, memory_bytes, read_metrics
@@ -35,12 +35,14 @@ from cosformer.training.run_folder import (
     FINAL,
     SUMMARY,
     RunSummary,
+    alone_in,
     check_new,
     check_same,
     check_same_data,
     check_space,
     check_writable,
     finish,
+    full_cache_told,
     full_disk_told,
     put_in_place,
     stored_recipe,
@@ -81,30 +83,38 @@ def train(
         check_read(recipe.data)
     args = arguments_for(recipe, run, device)
     check_graphs(recipe, args)
-    first = args.process_index == 0
-    if first:
+    if args.process_index > 0:
+        return _train(recipe, run, cache, args, watch, resume=resume, then=then)
+    check_writable(run)
+    with alone_in(run):
         if stored is None:  # also with resume, where a run may have been killed before it began
             if resume:
                 sweep_recipe(run)
             check_new(run)
-        check_writable(run)
         check_writable(cache, "--cache")
         saved.sweep(run)
+        return _train(recipe, run, cache, args, watch, resume=resume, then=then)
+
+
+def _train(
+    recipe: Recipe, run: Path, cache: Path, args: TrainingArguments, watch: Watch, *, resume: bool, then: Recipe | None
+) -> RunSummary:
     data = _checked_data(recipe, cache, args, watch)
     if then is not None:
         _checked_data(then, cache, args, watch, tokenizer=data.tokenizer)
     model = make_model(recipe, data)
     check_samples(recipe, data.tokenizer, model.config)
-    if words := overruled(recipe, model.config):
-        watch.said(words)
-    recipe = resolved(recipe, model.config)
+    for words in (overruled(recipe, model.config), overruled_tokenizer(recipe, data.tokenizer)):
+        if words:
+            watch.said(words)
+    recipe = resolved(recipe, model.config, data.tokenizer)
     data = replace(data, recipe=recipe)  # a model that is started from may say how texts begin (pooling)
     parameters = sum(p.numel() for p in model.parameters())
     last = saved.newest(run) if resume else None
     start = saved.step_of(last) if last else 0
     if last:
         check_same_data(saved.read_progress(last).get("data", {}), data.identity())
-    if first:
+    if args.process_index == 0:
         check_space(run, parameters, _kept(recipe, data, args))
         write_recipe(run, placed(recipe))
     with full_disk_told(run):
@@ -113,7 +123,7 @@ def train(
 
 def _checked_data(recipe: Recipe, cache: Path, args: TrainingArguments, watch: Watch, tokenizer: Any = None) -> RunData:
     """Refuses what the first step or the first evaluation would: once the recipe is written, the folder is taken."""
-    with args.main_process_first(local=False, desc="preparing data"):
+    with full_cache_told(cache), args.main_process_first(local=False, desc="preparing data"):
         data = open_data(recipe, cache, tokenizer=tokenizer, progress=watch.preparing, said=watch.said)
     split = recipe.data.valid_split
     check_targets(data, split, batch=recipe.eval.batch or recipe.train.batch, batches=recipe.eval.batches)
@@ -291,11 +301,17 @@ class _Run:
 
 
 def _as_stored(recipe: Recipe, stored: Recipe) -> Recipe:
-    """What was asked for, with the model's fields that the asker left open as the run has them."""
+    """What was asked for, with the model's fields that the asker left open as the run has them.
+
+    Of a run that began with another's model, the tokenizer too: whatever was asked for, it is that model's.
+    """
     from types import MappingProxyType
 
     config = {**stored.model.config, **{k: v for k, v in recipe.model.config.items() if v is not None}}
-    return replace(recipe, model=replace(recipe.model, config=MappingProxyType(config)))
+    asked = replace(recipe, model=replace(recipe.model, config=MappingProxyType(config)))
+    if recipe.model.init and stored.model.init and "task" not in (recipe.tokenizer.kind, stored.tokenizer.kind):
+        asked = replace(asked, tokenizer=stored.tokenizer)
+    return asked
 
 
 @contextlib.contextmanager

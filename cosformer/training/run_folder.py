@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,20 @@ import torch
 from safetensors import SafetensorError
 
 from cosformer.models.folders import check_free
+from cosformer.tasks.locks import only
 from cosformer.tasks.shards.atomic import TEMPORARY, write_atomically
 from cosformer.training.card import card
 from cosformer.training.checkpoint import newest
 from cosformer.training.not_finite import NotFinite
 from cosformer.training.recipe import Recipe, read_recipe_file
+from cosformer.training.sources import named
 
 RECIPE, SUMMARY, CARD = "recipe.toml", "run.json", "README.md"
 BEST, FINAL = "best", "final"
 """Folders of weights while a run is not finished."""
 NO_ROOM = 2**20
 """Bytes: a disk with less is full."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 FREE_TO_CHANGE = {
     "about", "needs", "expect", "data.path", "data.valid_path", "data.test_path", "train.micro_batch", "train.workers",
     "train.log_every", "train.save_every", "train.keep", "train.compile", "train.fsdp", "train.gradient_checkpointing",
@@ -103,15 +106,36 @@ def check_writable(folder: Path, option: str = "--out") -> None:
         raise OSError(f"{folder} cannot be written ({why}): name another folder with {option}") from error
 
 
+@contextmanager
+def alone_in(run: Path) -> Iterator[None]:
+    """Each of two would take the other's unfinished files for those of a killed one."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(only(run))
+        except BlockingIOError:
+            raise ValueError(
+                f"{run}: another process is training in this folder, and two would break each other's checkpoints: "
+                "wait for it, or name another folder with --out"
+            ) from None
+        yield
+
+
 def check_space(run: Path, parameters: int, keep: int) -> None:
-    """Weights and two moments in fp32 for each checkpoint and one being written; weights twice more (best, final)."""
-    need = 4 * parameters * (3 * (keep + 1) + 2)
     free = shutil.disk_usage(run).free
-    if need > free:
-        raise OSError(
-            f"{run}: {keep} checkpoints of {parameters:,} parameters, one more while it is written, and the model take "
-            f"{need:,} bytes, and {free:,} are free: --set train.keep=1, or name a folder on a larger disk with --out"
-        )
+    need, least = (_bytes(parameters, kept) for kept in (keep, 1))
+    if need <= free:
+        return
+    what = "a checkpoint" if keep == 1 else f"{keep:,} checkpoints"
+    fix = "--set train.keep=1, or name" if least <= free else "train a smaller model, or name"
+    raise OSError(
+        f"{run}: {what} of {parameters:,} parameters, one more while it is written, and the model take {need:,} bytes, "
+        f"and {free:,} are free: {fix} a folder on a larger disk with --out"
+    )
+
+
+def _bytes(parameters: int, keep: int) -> int:
+    """Weights and two moments in fp32 for each checkpoint and one being written; weights twice more (best, final)."""
+    return 4 * parameters * (3 * (keep + 1) + 2)
 
 
 @contextmanager
@@ -119,12 +143,8 @@ def full_disk_told(run: Path) -> Iterator[None]:
     """A disk that fills up while the run writes: what is whole, and how to go on."""
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if isinstance(error, OSError | NotFinite | torch.OutOfMemoryError):
-            if not full:
-                raise
-        elif shutil.disk_usage(run).free > NO_ROOM:  # torch and safetensors say it in other words
+    except Exception as error:
+        if not _of_full_disk(error, run):
             raise
         last = newest(run)
         kept = f"{last.name} is whole" if last else "there is no checkpoint yet"
@@ -133,6 +153,35 @@ def full_disk_told(run: Path) -> Iterator[None]:
         )
         told.errno = errno.ENOSPC
         raise told from error
+
+
+@contextmanager
+def full_cache_told(cache: Path) -> Iterator[None]:
+    """The same while data is prepared: there is no run yet that could go on."""
+    try:
+        yield
+    except Exception as error:
+        if not _of_full_disk(error, cache):
+            raise
+        told = OSError(
+            f"{cache}: no space is left on the disk for prepared data; what is whole is kept. Free some, or name a "
+            "folder on a larger disk with --cache"
+        )
+        told.errno = errno.ENOSPC
+        raise told from error
+
+
+def _of_full_disk(error: Exception, folder: Path) -> bool:
+    # the package `tokenizers` has no kind of its own; where it learns in a process, that one's last words are told
+    if type(error) is Exception or isinstance(error, ChildProcessError):
+        return any(f"(os error {number})" in str(error) for number in FULL)
+    if isinstance(error, OSError):
+        return error.errno in FULL
+    if isinstance(error, NotFinite | torch.OutOfMemoryError):
+        return False
+    # torch and safetensors say it in other words
+    wordless = isinstance(error, RuntimeError | SafetensorError) and folder.is_dir()
+    return wordless and shutil.disk_usage(folder).free <= NO_ROOM
 
 
 def stored_recipe(run: Path) -> Recipe | None:
@@ -194,7 +243,7 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
 
 
 def finish(run: Path, recipe: Recipe, summary: RunSummary, lines: list[dict[str, Any]]) -> None:
-    write_atomically(run / CARD, [card(recipe, asdict(summary), lines).encode()])
+    write_atomically(run / CARD, [card(named(recipe), asdict(summary), lines).encode()])
     summary.write(run)  # last: where it is, the run is finished
     tidy(run)
 

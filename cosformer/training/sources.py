@@ -18,6 +18,7 @@ from cosformer.tasks import (
     TextSource,
     open_source,
 )
+from cosformer.training.checkpoint import NAME as CHECKPOINT
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe, chosen
 from cosformer.training.recipe_sections import DataRecipe
@@ -51,6 +52,26 @@ def placed(recipe: Recipe) -> Recipe:
         tokenizer = replace(tokenizer, path=whole(tokenizer.path))
     if model.init:
         model = replace(model, init=whole(model.init))
+    return replace(recipe, data=data, tokenizer=tokenizer, model=model)
+
+
+def named(recipe: Recipe) -> Recipe:
+    """With names for paths: a card is read by others, to whom the folders of this machine say nothing."""
+
+    def name(path: str) -> str:
+        whole = Path(path).expanduser().absolute()
+        return f"{whole.parent.name}/{whole.name}" if CHECKPOINT.fullmatch(whole.name) else whole.name
+
+    data, tokenizer, model = recipe.data, recipe.tokenizer, recipe.model
+    if data.source != "hub":
+        own: dict[str, Any] = {
+            field: tuple(map(name, getattr(data, field))) for field in ("path", "valid_path", "test_path")
+        }
+        data = replace(data, **own)
+    if tokenizer.path:
+        tokenizer = replace(tokenizer, path=name(tokenizer.path))
+    if model.init:
+        model = replace(model, init=name(model.init))
     return replace(recipe, data=data, tokenizer=tokenizer, model=model)
 
 

@@ -14,10 +14,10 @@ from training_data import tiny
 
 from cosformer.bench.environment import command
 from cosformer.sweeps import Job, QueueSettings, Running, attention_variants, jobs_of, run_queue
-from cosformer.sweeps.jobs import job_file, run_folder
-from cosformer.sweeps.locks import QUEUE, held
+from cosformer.sweeps.jobs import QUEUE, job_file, run_folder
 from cosformer.sweeps.outcomes import read_outcome
 from cosformer.sweeps.table import read_table
+from cosformer.tasks.locks import held
 from cosformer.training import read_metrics
 
 SETTINGS = QueueSettings(name="test", device="cpu")

@@ -136,12 +136,17 @@ def test_a_damaged_shard_is_named_and_made_again(corpus: Path, tmp_path: Path) -
         with pytest.raises(DamagedShard, match=words) as error:
             ShardSet(shards.folder, verify=True)
         assert str(third) in str(error.value)
-        again, told = made(corpus, tmp_path / "s", verify=True)
+        heard: list[str] = []
+        again, told = made(corpus, tmp_path / "s", verify=True, said=heard.append)
+        assert heard == [f"{error.value} (this is done now)"]
         assert told[-1].kept == told[-1].shards - 1
         assert np.array_equal(again.read(0, again.tokens), whole)
     third.unlink()
     with pytest.raises(DamagedShard, match="missing"):
         ShardSet(shards.folder)
+    heard = []
+    made(corpus, tmp_path / "new", said=heard.append)
+    assert heard == []  # where there was none, nothing is damaged
     (shards.folder / "manifest.json").write_text("{")
     with pytest.raises(DamagedShard, match="not a manifest"):
         ShardSet(shards.folder)
@@ -199,7 +204,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         prepare(Documents([]), "train", ByteEncoder(), tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     monkeypatch.setattr(Documents, "expected_bytes", lambda *_: 1000)
-    with pytest.raises(OSError, match=r"2,000 bytes are needed .* 10 are free"):
+    with pytest.raises(OSError, match=r"2,000 bytes are needed .* 10 are free: .*--cache"):
         prepare(source, "train", ByteEncoder(), tmp_path / "new")
     monkeypatch.undo()
     shards = shards_of(tmp_path / "x", [[b"abc"]])

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from training_data import tiny
 
+from cosformer.training import Watch, train
 from cosformer.training import checkpoint as saved
-from cosformer.training import train
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(tmp_path: Path) -> None:
@@ -29,6 +29,26 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(tmp_path: Pa
         path.unlink()
     (run / "checkpoint-2").rmdir()
     assert train(recipe, run, resume=True, device="cpu").steps == 2
+
+
+class Heard(Watch):
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def said(self, words: str) -> None:
+        self.words.append(words)
+
+
+def test_a_shard_that_was_cut_is_told_and_made_again(tmp_path: Path) -> None:
+    recipe, watch = tiny("lm-text", tmp_path / "data"), Heard()
+    before = train(recipe, tmp_path / "before", device="cpu")
+    (shard,) = (tmp_path / "data-cache").glob("*/train/00000.shard")
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    after = train(recipe, tmp_path / "after", device="cpu", watch=watch)
+    assert shard.read_bytes() == whole
+    assert after.metrics == before.metrics
+    assert [words for words in watch.words if str(shard) in words and "is done now" in words]
 
 
 def test_a_run_killed_while_its_recipe_was_written_begins_anew(tmp_path: Path) -> None:

@@ -139,6 +139,22 @@ def test_two_begin_sharded_one_is_killed_and_one_process_ends_it(folder: Path) -
     same_model(run, folder / "one-long")
 
 
+def test_a_tied_encoder_decoder_begins_alone_and_goes_on_sharded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both stacks and the head have one weight, which FSDP2 takes in one group only."""
+    few, run, one = 8, folder / "translate", folder / "translate-one"
+    recipe = tiny("translate-multi30k", folder / "pairs", *RECIPE, f"train.steps={few}", "eval.every=4")
+    assert recipe.model.config.get("tie_word_embeddings") is not False
+    train(recipe, one, device="cpu")
+    stopped_after(3, recipe, run, monkeypatch)
+    command = [launcher("torchrun"), "--nproc-per-node", "2", *RUN, "--out", str(run), "--resume", "--device", "cpu"]
+    command += ["--set", "train.fsdp=true"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    close(run, one, few)
+    same_model(run, one)
+    assert json.loads((run / "run.json").read_text())["sharded"]
+
+
 def descendants(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from training_data import tiny
 
 from cosformer.training import NotFinite, engine, read_metrics, train
@@ -72,6 +73,23 @@ def test_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poisoned(monkeypatch, 4, spoil)
     with pytest.raises(NotFinite, match=r"step 5: the weight model\.norm\.weight is not finite.*-3, which may"):
         train(tiny("lm-stdlib", tmp_path / "data", *RECIPE), tmp_path / "run", device="cpu")
+
+
+def test_a_weight_of_the_model_started_from(tmp_path: Path) -> None:
+    """No update and no example is blamed for what was there before them."""
+    recipe = tiny("lm-stdlib", tmp_path / "data", *RECIPE)
+    train(recipe, tmp_path / "bad", device="cpu")
+    weights = read_weights(tmp_path / "bad")
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, tmp_path / "bad" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(NotFinite) as error:
+        train(recipe.with_values([f'model.init="{tmp_path / "bad"}"']), tmp_path / "run", device="cpu")
+    words = str(error.value)
+    assert words.startswith("step 1: the weight model.norm.weight is not finite, as model.init=")
+    assert "start from another model" in words
+    assert "update" not in words
+    with pytest.raises(NotFinite, match=r"step 1: the weight \S+ is not finite, as it was drawn"):
+        train(recipe.with_values(["model.initializer_range=1e39"]), tmp_path / "drawn", device="cpu")
 
 
 def test_goes_on_from_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from training_data import text, tiny
+from transformers import PreTrainedTokenizerFast
 
 from cosformer.tasks import SourceMissing
-from cosformer.training import BadRecipe, Watch, engine, load_recipe, read_metrics, run_folder, train
+from cosformer.training import BadRecipe, Watch, engine, load_recipe, read_metrics, run_folder, train, vocabulary
 from cosformer.training.checkpoint import checkpoints
 from cosformer.training.recipe import read_recipe_file
 from cosformer.training.recorder import cut_after
@@ -54,6 +55,42 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
         train(recipe, tmp_path / "file" / "run", device="cpu")
 
 
+def test_another_process_trains_there(tmp_path: Path) -> None:
+    """It would have lost the checkpoint that it was about to write."""
+    pytest.importorskip("fcntl")
+    recipe, run = tiny("lm-stdlib", tmp_path / "data"), tmp_path / "run"
+    writing = run / ".checkpoint-2.1.new.partial"
+    writing.mkdir(parents=True)
+    (run / "recipe.toml").write_text(recipe.toml())
+    with run_folder.alone_in(run):
+        for resume in (False, True):
+            with pytest.raises(ValueError, match=r"run: another process is training in this folder.* with --out"):
+                train(recipe, run, device="cpu", resume=resume)
+        assert writing.is_dir()
+    assert train(recipe, run, device="cpu", resume=True).steps == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # torch's threads; the child only waits
+def test_a_killed_process_leaves_no_lock_to_its_children(tmp_path: Path) -> None:
+    """As its readers of data, which are forked and end a little later."""
+    told, tell = os.pipe()
+    with run_folder.alone_in(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.write(tell, b"x")
+            signal.pause()
+        os.read(told, 1)
+    try:
+        with run_folder.alone_in(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(told)
+        os.close(tell)
+
+
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = ("train.keep=3", "train.save_every=1", "train.steps=4")
     recipe, watch = tiny("lm-stdlib", tmp_path / "data", *many), Noted()
@@ -66,6 +103,20 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1,000 are free" in str(error.value)
     assert not watch.started
     assert not checkpoints(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("keep", "words"),
+    [(1, "a checkpoint of .*: train a smaller model, or"), (5, "5 checkpoints of .*: train a smaller model, or"),
+     (20, r"20 checkpoints of .*: --set train\.keep=1, or")],
+)  # fmt: skip
+def test_what_is_proposed_for_a_small_disk_helps(
+    keep: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 1000 if keep < 20 else 4 * 1000 * 8  # bytes; a thousand parameters
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: USAGE(1 << 30, 1 << 30, free))
+    with pytest.raises(OSError, match=f"{words} name a folder on a larger disk with --out"):
+        run_folder.check_space(tmp_path, 1000, keep)
 
 
 def test_the_estimate_covers_what_is_written(tmp_path: Path) -> None:
@@ -158,7 +209,14 @@ def test_a_run_goes_on_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert again.data.path == (str(tmp_path / "mine.txt"),)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("file write failed")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("file write failed"),
+        Exception("No space left on device (os error 28)"),  # of the package `tokenizers`
+    ],
+)
 def test_a_disk_that_fills_up(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = tiny("lm-stdlib", tmp_path / "data", "train.steps=4", "train.save_every=2")
     plain, run = engine.RunTrainer._write_usable, tmp_path / "run"
@@ -179,6 +237,32 @@ def test_a_disk_that_fills_up(error: Exception, tmp_path: Path, monkeypatch: pyt
     assert train(None, run, resume=True, device="cpu").steps == 4
 
 
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_a_disk_that_fills_up_while_a_vocabulary_is_written(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one is written by this process, the other by the one that learned it."""
+    full = "No space left on device (os error 28)"
+
+    def save(*_: Any, **__: Any) -> None:
+        raise Exception(full)
+
+    if kind == "word":
+        monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", save)
+    else:
+        learner = vocabulary.LEARNER.read_text().replace("learn([", f"raise Exception({full!r}); learn([")
+        (tmp_path / "learner.py").write_text(learner)
+        monkeypatch.setattr(vocabulary, "LEARNER", tmp_path / "learner.py")
+    recipe = tiny("lm-text", tmp_path / "data", f"tokenizer.kind={kind}", "tokenizer.vocab_size=270")
+    with pytest.raises(OSError, match=r"data-cache: no space is left .* with --cache"):
+        train(recipe, tmp_path / "run", device="cpu")
+
+
+def test_another_error_of_tokenizers_is_not_of_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="os error 13"), run_folder.full_disk_told(tmp_path):
+        raise Exception("Permission denied (os error 13)")
+
+
 def test_what_of_model_init_overrules_the_recipe_is_said(tmp_path: Path) -> None:
     watch, data = Noted(), tmp_path / "data"
     train(tiny("mlm-wikitext2", data), tmp_path / "mlm", device="cpu")
@@ -191,6 +275,60 @@ def test_what_of_model_init_overrules_the_recipe_is_said(tmp_path: Path) -> None
     longer = recipe.with_values(["data.length=128", "model.horizon=128"])
     with pytest.raises(BadRecipe, match=r"horizon=64, for which it was trained: use data\.length=64 or less"):
         train(longer, tmp_path / "longer", device="cpu")
+
+
+def test_the_tokenizer_of_model_init_is_told_and_recorded(tmp_path: Path) -> None:
+    """The recipe's would have been written down, and never been used."""
+    train(tiny("mlm-wikitext2", tmp_path / "data"), tmp_path / "mlm", device="cpu")
+    init = f'model.init="{tmp_path / "mlm"}"'
+    for name, asked, told in (
+        ("same", "tokenizer.vocab_size=270", ""),
+        ("bytes", "tokenizer.kind=bytes", "of 270 tokens (recipe: kind=bytes)"),
+        ("other", f'tokenizer={{kind="path",path="{tmp_path / "data"}"}}', f"kind=path, path={tmp_path / 'data'})"),
+        ("larger", "tokenizer.vocab_size=300", "of 270 tokens (recipe: kind=bpe, vocab_size=300)"),
+    ):
+        watch, run = Noted(), tmp_path / name
+        recipe = tiny("classify-sst2", tmp_path / "sst2", init, asked)
+        train(recipe, run, device="cpu", watch=watch)
+        words = [words for words in watch.words if "the tokenizer is that of model.init" in words]
+        assert len(words) == bool(told)
+        assert told in "".join(words)
+        stored = read_recipe_file(run / "recipe.toml").tokenizer
+        assert (stored.kind, stored.path, stored.vocab_size) == ("path", str(tmp_path / "mlm"), 270)
+        (run / "run.json").unlink()
+        assert train(recipe, run, resume=True, device="cpu").steps == 2
+    again = read_recipe_file(tmp_path / "bytes" / "recipe.toml")
+    assert train(again, tmp_path / "again", device="cpu").data["vocab_size"] == 270
+
+
+def test_the_card_has_names_for_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they were given, also where a run went on by the whole paths of its recipe.toml."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text(text(0, 400))
+    own = ["data.path=here/../mine.txt", "train.steps=4", "train.save_every=2"]
+    (tmp_path / "here").mkdir()
+    train(tiny("lm-text", tmp_path / "data", *own), "runs/first", device="cpu")
+    recipe = tiny("lm-text", tmp_path / "data", *own, "model.init=runs/first/checkpoint-2")
+    train(recipe, "runs/second", device="cpu")
+    (tmp_path / "runs" / "second" / "run.json").unlink()
+    cards = [(tmp_path / "runs" / "second" / "README.md").read_text()]
+    train(None, "runs/second", resume=True, device="cpu")
+    cards.append((tmp_path / "runs" / "second" / "README.md").read_text())
+    for card in cards:
+        table = card[card.index("## Recipe") :]
+        assert 'path = ["mine.txt"]' in table
+        assert 'init = "first/checkpoint-2"' in table
+        assert str(tmp_path) not in table
+    assert read_recipe_file(tmp_path / "runs" / "second" / "recipe.toml").data.path == (str(tmp_path / "mine.txt"),)
+
+
+def test_bytes_of_model_init_are_recorded_as_bytes(tmp_path: Path) -> None:
+    watch = Noted()
+    train(tiny("lm-text", tmp_path / "data"), tmp_path / "first", device="cpu")
+    recipe = tiny("lm-text", tmp_path / "data", f'model.init="{tmp_path / "first"}"')
+    train(recipe, tmp_path / "second", device="cpu", watch=watch)
+    assert not [words for words in watch.words if "tokenizer" in words]
+    assert read_recipe_file(tmp_path / "second" / "recipe.toml").tokenizer == recipe.tokenizer
 
 
 def test_a_model_to_start_from_that_does_not_fit(tmp_path: Path) -> None:

@@ -45,12 +45,13 @@ class Progress:
 def prepare(
     source: Source, split: str, encoder: Encoder, folder: str | Path, *, marks: Marks | None = None,
     shard_bytes: int = SHARD_BYTES, workers: int | None = None, verify: bool = False,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[Progress], None] = lambda _: None, said: Callable[[str], None] = lambda _: None,
 ) -> ShardSet:  # fmt: skip
     """The shards of a split, made if they are not there. They lie in folder/split.
 
     What is there is used if source (names, sizes and times of its files), tokenizer and settings are the same; after a
-    change the text is read again, and shards of unchanged text are kept. verify: compare the hashes of what is there.
+    change the text is read again, and shards of unchanged text are kept. verify: compare the hashes of what is there;
+    else the sizes alone are looked at. said: told of a shard that was damaged, which is made again.
     marks: tokens around documents. workers: processes; by default one per processor, none for bytes, which need none.
     """
     source.check_split(split)
@@ -66,12 +67,17 @@ def prepare(
     fingerprint = hashlib.sha256(shaped.encode()).hexdigest()
     with _locked(place):
         stamp = stamp_hash([source.name, source.stamp(split)])
-        with suppress(DamagedShard):  # named if the caller opens it; here it is made again
+        with suppress(DamagedShard):  # there is none yet, or it cannot be read
             manifest = read_manifest(place)
             if (manifest.stamp, manifest.encoder) == (stamp, fingerprint):
-                if manifest.unknown is None:
-                    write_manifest(place, _counted(manifest, source, place, encoder))
-                return ShardSet(place, verify=verify)
+                try:
+                    shards = ShardSet(place, verify=verify)
+                    if manifest.unknown is None:
+                        write_manifest(place, _counted(manifest, source, place, encoder))
+                        shards = ShardSet(place)
+                    return shards
+                except DamagedShard as error:
+                    said(f"{error} (this is done now)")
         (place / NAME).unlink(missing_ok=True)  # from here on the folder is unfinished, and says so
         sync_folder(place)
         _check_space(place, source.expected_bytes(split), dtype_for(encoder.vocab_size))
@@ -224,7 +230,7 @@ def _check_space(place: Path, text: int | None, dtype: str) -> None:
     if need > free:
         raise OSError(
             f"{place}: up to {need:,} bytes are needed for {text:,} bytes of text and {free:,} are free: name a folder "
-            "on a larger disk"
+            "on a larger disk (of a command: --cache)"
         )
 
 
