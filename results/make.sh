@@ -100,7 +100,7 @@ rates)
         image) given=(--data "$data/cifar10-gray") steps=8000 ;;
         pathfinder) steps=12000 ;;
         esac
-        for rate in ${RATES:-5e-4 1e-3 2e-3}; do
+        for rate in ${RATES:-2e-4 5e-4 1e-3}; do
             while (($(jobs -rp | wc -l) >= jobs)); do wait -n || failed=1; done
             run train "lra-$task" "${given[@]}" --device "$device" --out "$runs/rates/$task-$rate" --resume --quiet \
                 --set train.workers=1 --set train.compile=graphs --set model.residual_in_fp32=false \

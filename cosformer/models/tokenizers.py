@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -97,6 +97,16 @@ class _Lines:
                     self.read(len(raw))
                     self.letters += len(line)
                     yield line
+
+
+def put_around(tokenizer: Any, begin: int | None, end: int | None) -> None:
+    """What a tokenizer puts before a text and after each of one or two, in place of what it put there so far."""
+    first, last = ([] if mark is None else [tokenizer.convert_ids_to_tokens(mark)] for mark in (begin, end))
+    marks = list(dict.fromkeys([*first, *last]))
+    tokenizer.backend_tokenizer.post_processor = None if not marks else processors.TemplateProcessing(
+        single=[*first, "$A", *last], pair=[*first, "$A", *last, "$B", *last],
+        special_tokens=[(mark, tokenizer.convert_tokens_to_ids(mark)) for mark in marks],
+    )  # fmt: skip
 
 
 def _finished(joined: list[str], merges: list[tuple[str, str]], options: dict[str, Any]) -> PreTrainedTokenizerFast:

@@ -4,8 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from tokenizers.processors import TemplateProcessing
-
+from cosformer.models.tokenizers import put_around
 from cosformer.training.data import RunData, special_ids
 
 
@@ -20,23 +19,11 @@ def as_trained(data: RunData) -> Any:
     """
     recipe = data.recipe
     tokenizer = copy.deepcopy(data.tokenizer)
-    if not hasattr(tokenizer, "backend_tokenizer"):
-        return tokenizer
-    marks = special_ids(tokenizer)
-    begin, end = (marks["bos"] if recipe.model.config.get("pooling") == "first" else None), marks["eos"]
-    if recipe.task in ("lm", "mlm") or recipe.tokenizer.kind == "task":  # as it is: windows of a text have no marks
-        begin = end = None
-    tokenizer.backend_tokenizer.post_processor = _marking(tokenizer, begin, end)
+    begin = end = None  # of windows of a text, and of a task's own tokens
+    if recipe.task in ("classify", "translate") and recipe.tokenizer.kind != "task":
+        marks, pooling = special_ids(tokenizer), recipe.model.config.get("pooling")
+        begin, end = marks["bos"] if recipe.task == "classify" and pooling == "first" else None, marks["eos"]
+    put_around(tokenizer, begin, end)
     if recipe.task in ("classify", "translate"):
         tokenizer.model_max_length = recipe.data.length
     return tokenizer
-
-
-def _marking(tokenizer: Any, begin: int | None, end: int | None) -> Any:
-    if begin is None and end is None:
-        return None
-    first, last = ([] if mark is None else [tokenizer.convert_ids_to_tokens(mark)] for mark in (begin, end))
-    return TemplateProcessing(
-        single=[*first, "$A", *last], pair=[*first, "$A", *last, "$B", *last],
-        special_tokens=[(name, tokenizer.convert_tokens_to_ids(name)) for name in dict.fromkeys([*first, *last])],
-    )  # fmt: skip

@@ -73,7 +73,7 @@ def test_every_command_of_a_stage_is_one(stage: str, tmp_path: Path) -> None:
 def test_rates_are_told_without_a_look_at_test(tmp_path: Path) -> None:
     called = commands("rates", tmp_path)
     assert [words[words.index("--out") + 1] for words in called] == [
-        f"runs/rates/{task}-{rate}" for task in ("image", "pathfinder") for rate in ("5e-4", "1e-3", "2e-3")
+        f"runs/rates/{task}-{rate}" for task in ("image", "pathfinder") for rate in ("2e-4", "5e-4", "1e-3")
     ]
     assert {parsed(words[2:])[0] for words in called} == {"train"}  # queues test what they have trained
 
