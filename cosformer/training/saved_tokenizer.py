@@ -4,6 +4,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerFast
+
 from cosformer.models.tokenizers import put_around
 from cosformer.training.data import RunData, special_ids
 
@@ -18,7 +20,7 @@ def as_trained(data: RunData) -> Any:
     Without them a classifier of <eos> at the end would be asked about texts such as it has never seen.
     """
     recipe = data.recipe
-    tokenizer = copy.deepcopy(data.tokenizer)
+    tokenizer = _of_no_kind(copy.deepcopy(data.tokenizer))
     begin = end = None  # of windows of a text, and of a task's own tokens
     if recipe.task in ("classify", "translate") and recipe.tokenizer.kind != "task":
         marks, pooling = special_ids(tokenizer), recipe.model.config.get("pooling")
@@ -27,3 +29,17 @@ def as_trained(data: RunData) -> Any:
     if recipe.task in ("classify", "translate"):
         tokenizer.model_max_length = recipe.data.length
     return tokenizer
+
+
+def _of_no_kind(tokenizer: Any) -> Any:
+    """One of BERT's kind, say, would put BERT's own marks back when it is read: only the inner part is kept."""
+    if type(tokenizer) is PreTrainedTokenizerFast:
+        return tokenizer
+    kept = (
+        "padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces",
+        "split_special_tokens", "model_max_length",
+    )  # fmt: skip
+    settings = {name: getattr(tokenizer, name) for name in kept}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, **settings, **tokenizer.special_tokens_map
+    )

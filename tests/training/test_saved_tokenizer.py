@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_data import TINY, make_data, tiny
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from training_data import TINY, WORDS, make_data, tiny
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertTokenizer, pipeline
 
 import cosformer.models  # (registers the classes)
 from cosformer.tasks import encoder_of
@@ -73,6 +73,22 @@ def test_another_task_takes_the_marks_away_again(tmp_path: Path) -> None:
     data = open_data(tiny("mlm-wikitext2", tmp_path / "more", init, "tokenizer.kind=bytes"), tmp_path / "cache")
     assert data.tokenizer("cat")["input_ids"][-1] == data.tokenizer.eos_token_id
     assert len(saved(data, tmp_path / "tokenizer")("cat")["input_ids"]) == 3
+
+
+def test_a_tokenizer_of_another_kind_keeps_the_marks_of_training(tmp_path: Path) -> None:
+    """BERT's puts [CLS] before a text whenever it is read back, which no text of this training begins with."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    given = BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=512)
+    given.save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert" / "config.json").write_text('{"model_type": "bert"}')
+    recipe = tiny("classify-sst2", tmp_path / "data", "tokenizer.kind=path", f"tokenizer.path={tmp_path / 'bert'}")
+    data = open_data(recipe, tmp_path / "cache")
+    assert isinstance(data.tokenizer, BertTokenizer)
+    tokenizer, want = saved(data, tmp_path / "tokenizer"), data.dataset("train")[0]["input_ids"].tolist()
+    assert tokenizer(texts_of(data, 0)[0], truncation=True)["input_ids"] == want
+    assert encoder_of(tokenizer).fingerprint == encoder_of(data.tokenizer).fingerprint
+    for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "padding_side", "model_input_names"):
+        assert getattr(tokenizer, name) == getattr(given, name)
 
 
 def test_marks_do_not_make_other_data(tmp_path: Path) -> None:
