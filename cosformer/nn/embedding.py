@@ -16,16 +16,17 @@ MOST_ROWS = 512
 
 
 class Embedding(nn.Embedding):
-    """nn.Embedding; on CUDA the gradient of a small table is a product, under autocast in its dtype."""
+    """nn.Embedding; trained on CUDA, the gradient of a small table is a product, under autocast in its dtype."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if self._plain() or not (self.weight.is_cuda and self.num_embeddings <= MOST_ROWS and torch.is_grad_enabled()):
+        trained = self.training and torch.is_grad_enabled()
+        if self._does_more() or not (trained and self.weight.is_cuda and self.num_embeddings <= MOST_ROWS):
             return super().forward(input)
         low = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else self.weight.dtype
         return looked_up(self.weight, input, low)
 
-    def _plain(self) -> bool:
-        """Whether it does more than look up: that stays torch's own."""
+    def _does_more(self) -> bool:
+        """Than look up: that stays torch's own."""
         return not (self.padding_idx is None and self.max_norm is None and not self.scale_grad_by_freq)
 
 

@@ -9,6 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from cosformer.models.tokenizers import put_around
 from cosformer.training.data import RunData, special_ids
 
+NO_LIMIT = int(1e30)  # as transformers says it
+
 
 def save_tokenizer(data: RunData, folder: Path) -> None:
     as_trained(data).save_pretrained(folder)
@@ -26,8 +28,9 @@ def as_trained(data: RunData) -> Any:
         marks, pooling = special_ids(tokenizer), recipe.model.config.get("pooling")
         begin, end = marks["bos"] if recipe.task == "classify" and pooling == "first" else None, marks["eos"]
     put_around(tokenizer, begin, end)
-    if recipe.task in ("classify", "translate"):
-        tokenizer.model_max_length = recipe.data.length
+    # of a language model, which goes on past what a step of training read, as far as it can
+    longest = recipe.model.config.get("horizon") if recipe.task == "lm" else recipe.data.length
+    tokenizer.model_max_length = longest or NO_LIMIT
     return tokenizer
 
 

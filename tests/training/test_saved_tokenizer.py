@@ -61,18 +61,19 @@ def test_sources_and_targets_end_as_in_training(tmp_path: Path) -> None:
 def test_where_training_puts_no_marks_there_are_none(name: str, tmp_path: Path) -> None:
     data = open_data(tiny(name, tmp_path / "data"), tmp_path / "cache")
     text = "[MAX 4 2 ]" if name == "lra-listops" else "a small cat"
-    assert (
-        saved(data, tmp_path / "tokenizer")(text)["input_ids"]
-        == encoder_of(data.tokenizer).encode([text.encode()])[0].tolist()
-    )
+    tokenizer = saved(data, tmp_path / "tokenizer")
+    assert tokenizer(text)["input_ids"] == encoder_of(data.tokenizer).encode([text.encode()])[0].tolist()
+    assert tokenizer.model_max_length == (64 if name == "lm-text" else 32)  # the horizon; what a step of training read
 
 
 def test_another_task_takes_the_marks_away_again(tmp_path: Path) -> None:
-    train(tiny("classify-text", tmp_path / "data"), tmp_path / "classifier", device="cpu")
+    """And says how long its own texts may be."""
+    train(tiny("classify-text", tmp_path / "data", "data.length=24"), tmp_path / "classifier", device="cpu")
     init = f"model.init={tmp_path / 'classifier'}"
     data = open_data(tiny("mlm-wikitext2", tmp_path / "more", init, "tokenizer.kind=bytes"), tmp_path / "cache")
     assert data.tokenizer("cat")["input_ids"][-1] == data.tokenizer.eos_token_id
-    assert len(saved(data, tmp_path / "tokenizer")("cat")["input_ids"]) == 3
+    tokenizer = saved(data, tmp_path / "tokenizer")
+    assert (len(tokenizer("cat")["input_ids"]), tokenizer.model_max_length) == (3, 32)
 
 
 def test_a_tokenizer_of_another_kind_keeps_the_marks_of_training(tmp_path: Path) -> None:
