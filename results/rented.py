@@ -34,7 +34,7 @@ APART = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}  # not through MPS: a failin
 STAGES = "pretrained,translation,train,profile,rates,listops,text,pathfinder"
 ALONE = {"speed": 500.0, "train": 420.0, "profile": 150.0, "compare": 330.0}
 """Stages that are timed, and seconds they may take."""
-AT_ONCE = ("matched", "translation", "pretrained")
+AT_ONCE = ("matched", "translation", "pretrained", "ablations")
 """Stages that launch little: they begin beside the tests."""
 TESTS = {
     "training": ["tests/training"],
@@ -45,6 +45,8 @@ TESTS = {
 TOGETHER = 3
 """Other stages at a time, each a queue of JOBS jobs."""
 JOBS = 3
+MANY = 6
+"""Jobs of a stage that launches little: it waits for the processors, and the GPU has room."""
 PATIENCE = 25.0  # seconds in which runs save a checkpoint
 LOOK = 0.5
 KEPT = ("*.json", "*.jsonl", "*.toml", "*.md", "*.png", "*.log", "*.txt", "*.parallel")
@@ -130,7 +132,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 def go(data: str, minutes: float, stages: list[str], tests: list[str]) -> None:
     """The whole plan; see the head of this file."""
     end = time.monotonic() + 60 * minutes
-    under_way = [stage(name, data, JOBS).start() for name in stages if name in AT_ONCE]
+    under_way = [stage(name, data, MANY).start() for name in stages if name in AT_ONCE]
     timed = [name for name in stages if name in ALONE]
     beside = [*(graphs_test() if tests else []), *([warming()] if "train" in timed else [])]
     codes = {task.name: task.start() for task in beside}

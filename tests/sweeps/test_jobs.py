@@ -29,7 +29,7 @@ def test_common_settings_are_those_of_the_arena() -> None:
         shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_dropout")
         assert [recipe.model.config[name] for name in shape] == [64, 2, 2, 128, 0.1]
         assert (recipe.model.config["positions"], recipe.model.config["pooling"]) == ("learned", "mean")
-        rate = {"listops": 5e-4}.get(task, 1e-4)  # of ListOps another one, told by validation
+        rate = {"listops": 5e-4, "image": 2e-3}.get(task, 1e-4)  # of these others, told by validation
         assert (recipe.train.learning_rate, recipe.train.schedule) == (rate, "onecycle")
         assert recipe.data.valid_split == "valid"
 

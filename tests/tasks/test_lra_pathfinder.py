@@ -13,7 +13,7 @@ from cosformer.tasks.lra.vocabularies import PixelEncoder, picture_text, pixel_t
 
 Picture = NDArray[np.uint8]
 COUNT = 1_500
-LIT = 64
+LIT = 48  # a pixel that holds a point of a path is at most 0.71 from its middle: 191 · 0.29
 BRIDGED = 2  # pixels from dash to dash; other paths are further
 
 
@@ -23,9 +23,9 @@ def made() -> tuple[Picture, NDArray[np.int64]]:
 
 
 def dots(picture: Picture) -> list[tuple[int, int]]:
-    """Pixels that are white together with their four neighbours: only the middle of a dot is so."""
-    white = picture >= 250
-    middle = white[1:-1, 1:-1] & white[:-2, 1:-1] & white[2:, 1:-1] & white[1:-1, :-2] & white[1:-1, 2:]
+    """Pixels as bright as a dot together with their four neighbours: only the middle of a dot is so."""
+    bright = picture >= 127
+    middle = bright[1:-1, 1:-1] & bright[:-2, 1:-1] & bright[2:, 1:-1] & bright[1:-1, :-2] & bright[1:-1, 2:]
     return [(int(y) + 1, int(x) + 1) for y, x in np.argwhere(middle)]
 
 
@@ -54,29 +54,41 @@ def test_labels_are_what_the_pixels_say(made: tuple[Picture, NDArray[np.int64]])
 
 
 def test_the_check_sees_a_cut_path(made: tuple[Picture, NDArray[np.int64]]) -> None:
-    """Wiping out the middle of the joining path turns yes into no."""
+    """Wiping out a piece of the joining path turns yes into no."""
     pictures, labels = made
     cut = 0
     for picture in pictures[labels == 1][:40]:
         numbers, (one, other) = regions(picture), dots(picture)
         path = np.argwhere(numbers == numbers[one])
-        middle = path[np.argsort(((path - one) ** 2).sum(1))[len(path) // 2]]
+        middle = path[np.minimum(((path - one) ** 2).sum(1), ((path - other) ** 2).sum(1)).argmax()]  # far from both
         wiped = picture.copy()
         wiped[max(middle[0] - 3, 0) : middle[0] + 4, max(middle[1] - 3, 0) : middle[1] + 4] = 0
         assert dots(wiped) == [one, other]
         cut += not joined(wiped)
-    assert cut >= 38  # a path may bend back beside the hole
+    assert cut >= 30  # a path may bend back beside the hole
 
 
 def test_every_picture_has_two_long_paths_and_distractors(made: tuple[Picture, NDArray[np.int64]]) -> None:
     counts = []
     for picture in made[0][:200]:
         numbers = regions(picture)
-        sizes = sorted((int((numbers == n).sum()) for n in np.unique(numbers) if n), reverse=True)
-        assert sizes[1] > 20  # a long path has 7 dashes of 2 pixels at least, and its dots
-        counts.append(len(sizes) - 2)
-    assert min(counts) >= 1
-    assert np.mean(counts) > 4
+        pieces = [picture[numbers == n] for n in np.unique(numbers) if n]
+        long = [piece for piece in pieces if len(piece) > 50]  # 14 dashes of 2 pixels, and what they light beside them
+        assert len(long) == 2
+        assert all(150 < piece.max() <= 191 for piece in long)  # told from the others by grey, too: as published
+        others = [piece for piece in pieces if len(piece) <= 50]
+        assert all(piece.max() > 200 for piece in others)
+        counts.append(len(others))
+    assert max(counts) <= 5
+    assert np.mean(counts) > 2
+
+
+def test_paths_begin_side_by_side_in_the_middle(made: tuple[Picture, NDArray[np.int64]]) -> None:
+    """One of the dots is where a path begins."""
+    places = np.array([dots(picture) for picture in made[0]], float)
+    away = np.abs(places - 15.5).max(-1).min(-1)  # of the dot nearer the middle: 2 at most, or 7 more
+    assert away.max() <= 10
+    assert 0.4 < (away <= 2.5).mean() < 0.8
 
 
 def best_threshold(feature: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
@@ -99,14 +111,14 @@ def test_nothing_simple_gives_the_label_away(made: tuple[Picture, NDArray[np.int
     }
     best = {name: best_threshold(feature, labels) for name, feature in features.items()}
     assert best_threshold(labels + 0.1 * distance / 32, labels) > 0.99  # what a giveaway looks like
-    assert max(best.values()) < 0.57, best
-    assert distance.min() >= 5
+    assert max(best.values()) < 0.62, best  # all together give 64% away (docs/lra.md)
+    assert distance.min() >= 4
 
 
 def test_the_same_for_ever(made: tuple[Picture, NDArray[np.int64]]) -> None:
     """A change of these bytes makes other data of the same seed: raise Pathfinder.version with it."""
     data = made[0][:200].tobytes() + made[1][:200].astype("<i8").tobytes()
-    assert hashlib.sha256(data).hexdigest()[:16] == "591c080eca3982d8"
+    assert hashlib.sha256(data).hexdigest()[:16] == "2784426ca1d70fa9"
 
 
 def test_a_picture_is_known_by_seed_split_and_index(made: tuple[Picture, NDArray[np.int64]]) -> None:

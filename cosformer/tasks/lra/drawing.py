@@ -7,12 +7,14 @@ from cosformer.tasks.lra.walks import SIDE, UNIT, Ints, Walk
 
 Pictures = NDArray[np.uint8]
 REACH = 5  # pixels of a side that a dash can touch: its own three and one around them
-DOT = np.array([[149, 255, 149], [255, 255, 255], [149, 255, 149]], np.uint8)
+LONG, SHORT = 191, 255
+"""How bright the middle of a dash is, of the two long paths and of the others: as published. Dots are half white."""
+DOT = np.array([[74, 127, 74], [127, 127, 127], [74, 127, 74]], np.uint8)
 """A disc of radius 1.5 with soft edges: no dash fills a pixel and its four neighbours."""
 
 
-def draw_dashes(pictures: Pictures, walk: Walk) -> None:
-    """A pixel is as bright as a dash is near its middle: white at 0, black from 1 pixel on."""
+def draw_dashes(pictures: Pictures, walk: Walk, brightness: int) -> None:
+    """A pixel is as bright as a dash is near its middle: black from 1 pixel on."""
     which, step = np.nonzero(np.arange(walk.dashes.shape[1]) < walk.steps[:, None])
     ends = walk.dashes[which, step]  # [dashes, 2, 2]
     corner = ends.min(1) // UNIT - 1  # [dashes, 2]
@@ -23,7 +25,7 @@ def draw_dashes(pictures: Pictures, walk: Walk) -> None:
     along = (ends[:, None, 1] - start).astype(np.float64)
     share = np.clip((away * along).sum(-1) / (along * along).sum(-1), 0, 1)
     near = np.sqrt(((away - share[..., None] * along) ** 2).sum(-1)) / UNIT  # [dashes, pixels]
-    grey = np.floor(255 * np.clip(1 - near, 0, 1) + 0.5).astype(np.uint8)
+    grey = np.floor(brightness * np.clip(1 - near, 0, 1) + 0.5).astype(np.uint8)
     x, y = pixels[..., 0], pixels[..., 1]
     seen = (grey > 0) & (x >= 0) & (x < SIDE) & (y >= 0) & (y < SIDE)
     rows = np.broadcast_to(which[:, None], seen.shape)
