@@ -54,7 +54,9 @@ class CosformerForSequenceClassification(CosformerPreTrainedModel):
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
         self.model = CosformerModel(config)
-        self.score = nn.Linear(config.hidden_size, config.num_labels or 2)
+        between = config.classifier_hidden_size
+        self.hidden = nn.Linear(config.hidden_size, between) if between else None
+        self.score = nn.Linear(between or config.hidden_size, config.num_labels or 2)
         self.post_init()
 
     @can_return_tuple
@@ -71,7 +73,8 @@ class CosformerForSequenceClassification(CosformerPreTrainedModel):
         x, how = out.last_hidden_state, self.config.pooling
         offsets = find_offsets(x, attention_mask, position_ids, None, cu_seqlens, kwargs)
         pooled = pool(x, attention_mask, how) if offsets is None else pool_packed(x, offsets, how)
-        logits = self.score(F.dropout(pooled, self.config.classifier_dropout, self.training))
+        pooled = F.dropout(pooled, self.config.classifier_dropout, self.training)
+        logits = self.score(pooled if self.hidden is None else F.relu(self.hidden(pooled)))
         loss: Any = None
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
@@ -116,8 +119,9 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
     def __init__(self, config: CosformerConfig) -> None:
         super().__init__(config)
         self.model = CosformerModel(config)
-        self.pair = nn.Linear(4 * config.hidden_size, config.hidden_size)
-        self.score = nn.Linear(config.hidden_size, config.num_labels or 2)
+        between = config.classifier_hidden_size or config.hidden_size
+        self.pair = nn.Linear(4 * config.hidden_size, between)
+        self.score = nn.Linear(between, config.num_labels or 2)
         self.post_init()
 
     @can_return_tuple
@@ -145,7 +149,7 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
         first = self._document(input_ids, attention_mask, inputs_embeds, own | kwargs)
         second = self._document(other_input_ids, other_attention_mask, other_inputs_embeds, others | kwargs)
         both = torch.cat([first, second, first * second, first - second], -1)
-        hidden = F.gelu(self.pair(F.dropout(both, self.config.classifier_dropout, self.training)))
+        hidden = F.relu(self.pair(F.dropout(both, self.config.classifier_dropout, self.training)))
         logits = self.score(hidden)
         loss: Any = None
         if labels is not None:

@@ -81,6 +81,9 @@ class CosformerConfig(PreTrainedConfig):
     """Of one_vs_each: words drawn for each batch that stand for the whole vocabulary; 0: all words."""
     pooling: str = "mean"
     """How classifiers sum up a sequence: mean, first or last of its tokens that are not padding."""
+    classifier_hidden_size: int = 0
+    """Of classifiers of sequences: width of a layer with ReLU between that and the score; 0: there is none (of pairs:
+    it has hidden_size)."""
 
     tie_word_embeddings: bool = True
     """Output and input embeddings are one matrix (in an encoder–decoder, both inputs too)."""

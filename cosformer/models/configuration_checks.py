@@ -43,6 +43,8 @@ def check_config(config: CosformerConfig) -> None:
         )
     if config.type_vocab_size < 0:
         raise ValueError(f"type_vocab_size={config.type_vocab_size}: use 0 for no token types")
+    if config.classifier_hidden_size < 0:
+        raise ValueError(f"classifier_hidden_size={config.classifier_hidden_size}: a width; 0 for no such layer")
 
 
 def _check_loss(config: CosformerConfig) -> None:

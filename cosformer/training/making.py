@@ -22,9 +22,11 @@ from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.recipe_sections import TokenizerRecipe, model_fields
 
-HEADS = ("score.", "pair.", "lm_head.")
+HEADS = ("score.", "hidden.", "pair.", "lm_head.")
 """What may be new in a model that starts from another."""
-KEPT = ("hidden_dropout", "attention_dropout", "classifier_dropout", "label_smoothing", "pooling")
+KEPT = (
+    "hidden_dropout", "attention_dropout", "classifier_dropout", "label_smoothing", "pooling", "classifier_hidden_size",
+)  # fmt: skip
 """Fields that the recipe decides even so; the shape is that of the model started from."""
 
 

@@ -129,6 +129,22 @@ def test_a_sequence_is_classified_the_same_padded_packed_or_alone(how: str) -> N
     assert_close(packed.loss, F.cross_entropy(alone, torch.tensor([0, 2, 1])), rtol=1e-4, atol=1e-4)
 
 
+def test_a_classifier_with_a_layer_between() -> None:
+    """As customary in the Long-Range Arena: an MLP on the pooled tokens."""
+    model = small_model(CosformerForSequenceClassification, causal=False, num_labels=3, classifier_hidden_size=7)
+    ids = tokens(2, 9)
+    pooled = model.model(ids).last_hidden_state.mean(1)
+    assert model.hidden is not None
+    assert model.hidden.weight.shape[0] == model.score.weight.shape[1] == 7
+    assert_close(model(ids).logits, model.score(model.hidden(pooled).clamp(min=0)))
+    assert small_model(CosformerForSequenceClassification, causal=False, num_labels=3).hidden is None
+    pairs = small_model(CosformerForPairClassification, causal=False, num_labels=3, classifier_hidden_size=7)
+    a, b = (pairs.model(x).last_hidden_state.mean(1) for x in (ids, tokens(2, 5, seed=4)))
+    both = pairs.pair(torch.cat([a, b, a * b, a - b], -1))
+    assert both.shape == (2, 7)
+    assert_close(pairs(ids, other_input_ids=tokens(2, 5, seed=4)).logits, pairs.score(both.clamp(min=0)))
+
+
 def test_problem_types() -> None:
     ids = tokens(4, 9)
     single = small_model(CosformerForSequenceClassification, num_labels=1)
@@ -173,7 +189,7 @@ def test_each_tower_has_its_own_places_and_types() -> None:
     pooled = [model.model(x, token_type_ids=kind).last_hidden_state.mean(1) for x, kind in ((a, types), (b, others))]
     first, second = pooled
     both = torch.cat([first, second, first * second, first - second], -1)
-    assert_close(got, model.score(F.gelu(model.pair(both))))
+    assert_close(got, model.score(F.relu(model.pair(both))))
     moved = model(a, other_input_ids=b, position_ids=torch.arange(9)[None] + 1).logits
     other_moved = model(a, other_input_ids=b, other_position_ids=torch.arange(6)[None] + 1).logits
     for one in (got, moved, other_moved):

@@ -26,8 +26,9 @@ def test_common_settings_are_those_of_the_arena() -> None:
     }  # fmt: skip
     for task, recipe in arena_recipes(TASKS).items():
         assert (recipe.data.length, recipe.train.batch, recipe.train.steps) == wanted[task]
-        shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_dropout")
-        assert [recipe.model.config[name] for name in shape] == [64, 2, 2, 128, 0.1]
+        shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_dropout",
+                 "classifier_hidden_size")  # fmt: skip
+        assert [recipe.model.config[name] for name in shape] == [64, 2, 2, 128, 0.1, 128]
         assert (recipe.model.config["positions"], recipe.model.config["pooling"]) == ("learned", "mean")
         rate = {"listops": 5e-4, "image": 2e-3}.get(task, 1e-4)  # of these others, told by validation
         assert (recipe.train.learning_rate, recipe.train.schedule) == (rate, "onecycle")
