@@ -48,6 +48,8 @@ class CosformerConfig(PreTrainedConfig):
     """Of cosFormer blocks. sum: weights are divided by their sum. norm: instead, an RMSNorm of each head's output."""
     positions: str = "sinusoidal"
     """none; sinusoidal or learned, added to the embeddings; rotary, turning q and k (before φ)."""
+    learned_positions: int = 0
+    """Rows of learned positions where position_ids pass over some; 0: as many as the horizon."""
     rotary_base: float | int = 10_000.0
     norm: str = "rmsnorm"
     """rmsnorm or layernorm."""

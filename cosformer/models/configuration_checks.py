@@ -43,6 +43,11 @@ def check_config(config: CosformerConfig) -> None:
         )
     if config.type_vocab_size < 0:
         raise ValueError(f"type_vocab_size={config.type_vocab_size}: use 0 for no token types")
+    if config.learned_positions and (config.positions != "learned" or config.learned_positions < config.horizon):
+        raise ValueError(
+            f"learned_positions={config.learned_positions} with positions={config.positions!r} and "
+            f"horizon={config.horizon}: it counts learned positions, at least one for each token; use 0 for just these"
+        )
     if config.classifier_hidden_size < 0:
         raise ValueError(f"classifier_hidden_size={config.classifier_hidden_size}: a width; 0 for no such layer")
 

@@ -77,7 +77,8 @@ class CosformerModel(CosformerPreTrainedModel):
             )
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         learned, types = config.positions == "learned", config.type_vocab_size
-        self.embed_positions = nn.Embedding(config.horizon, config.hidden_size) if learned else None
+        places = config.learned_positions or config.horizon
+        self.embed_positions = nn.Embedding(places, config.hidden_size) if learned else None
         self.embed_types = Embedding(types, config.hidden_size) if types else None
         self.embed_norm = make_norm(config) if config.embedding_norm else None
         self.layers = nn.ModuleList([CosformerBlock(config, i) for i in range(config.num_hidden_layers)])

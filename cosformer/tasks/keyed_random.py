@@ -1,6 +1,7 @@
 """Random numbers as a function of keys and a counter: the same on every machine, version and process."""
 
 import hashlib
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,14 @@ def words(key: np.uint64, count: int) -> Words:
 def shares(drawn: Words) -> NDArray[np.float64]:
     """Words as numbers in [0, 1)."""
     return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def is_below(drawn: Words, share: float) -> NDArray[np.bool_]:
+    """shares(drawn) < share, without making these numbers."""
+    most = math.ceil(share * 2**53)  # of 53 bits; a product with a power of two is exact
+    if most >= 2**53:
+        return np.ones(drawn.shape, bool)
+    return drawn < np.uint64(most << 11)
 
 
 class Permutation:

@@ -37,6 +37,7 @@ from cosformer.training.recipe_fields import BadRecipe
 from cosformer.training.sources import file_name, place_of, source_of
 from cosformer.training.vocabulary import tokenizer_of
 
+BLACK = 0  # the token of a black pixel
 MULTIPLE = 16  # padded lengths are multiples of it: fewer shapes for kernels and compilers
 
 
@@ -75,12 +76,14 @@ class RunData:
                 raise BadRecipe("the tokenizer has no token for masks: task='mlm' needs one; use bpe or bytes")
             special = self.tokenizer.all_special_ids
             seed = recipe.seed if split == "train" else recipe.seed + 1
-            share = recipe.data.mask_share
             kind = MaskedTexts if isinstance(self.source, ExampleSource) else MaskedWindows
-            return kind(shards, length, mask=self.tokenizer.mask_token_id, special=special, seed=seed, share=share)
+            return kind(
+                shards, length, mask=self.tokenizer.mask_token_id, special=special, seed=seed,
+                share=recipe.data.mask_share, blank=self._blank(),
+            )  # fmt: skip
         if recipe.task == "classify":
             if recipe.tokenizer.kind == "task":  # its examples are whole as they are
-                return LabelledTexts(shards, length, apart=recipe.data.apart)
+                return LabelledTexts(shards, length, apart=recipe.data.apart, blank=self._blank())
             bos = ids["bos"] if recipe.model.config.get("pooling") == "first" else None
             return LabelledTexts(shards, length, bos=bos, eos=ids["eos"], apart=recipe.data.apart)
         if ids["eos"] is None:
@@ -102,8 +105,13 @@ class RunData:
         most = max(length or self.recipe.data.length, self.recipe.data.target_length)  # the model may read no further
         return PadCollator(pad=self.pad, multiple=multiple, most=most, always_mask=not self._one_length())
 
+    def _blank(self) -> int | None:
+        return BLACK if self.recipe.data.skip_black else None
+
     def _one_length(self) -> bool:
         """Pictures: no batch is ever padded, and none needs a mask."""
+        if self.recipe.data.skip_black:
+            return False
         if not isinstance(self.source, LraSource) or self.recipe.tokenizer.kind != "task":
             return False
         return self.source.even and self.recipe.data.length <= self.source.length
@@ -185,6 +193,10 @@ def open_data(
     wanted = splits or ("train", recipe.data.valid_split)
     for split in wanted:
         source.check_split(split)
+    if recipe.data.skip_black and recipe.tokenizer.kind != "task":
+        raise BadRecipe(
+            f"data.skip_black with tokenizer.kind={recipe.tokenizer.kind!r}: pixels are tokens of kind task"
+        )
     tokenizer = tokenizer or tokenizer_of(recipe, source, cache, said)
     encoder = _encoder(recipe, source, tokenizer)
     marks = Marks()

@@ -47,6 +47,9 @@ class DataRecipe:
     """Of causal language models: rows of whole documents that do not see each other; else the text streams through."""
     mask_share: float = 0.15
     """Of masked language models: how many tokens are to be guessed."""
+    skip_black: bool = False
+    """Of pictures: only lit pixels are tokens, and position_ids tell where they are. Customary code masks black ones,
+    which says the same and takes longer."""
     fill: bool = False
     """Of classifiers: pad every text to `length`, so that all batches have one shape; else to the longest beside it."""
     sizes: tuple[int, ...] = ()

@@ -31,7 +31,7 @@ READS = {
     "text": ("valid_path", "test_path", "column", "columns", "document"),
     "examples": ("valid_path", "test_path", "column", "columns", "label", "classes"),
     "hub": ("column", "columns", "label", "classes", "config", "revision"), "multi30k": ("languages",),
-    **dict.fromkeys(GENERATED, ("sizes", "seed")),
+    "lra-listops": ("sizes", "seed"), "lra-pathfinder": ("sizes", "seed", "skip_black"), "lra-image": ("skip_black",),
 }  # fmt: skip
 """Fields of the data section that say what a source is, beside its path: those of one would mean nothing to another."""
 

@@ -80,6 +80,8 @@ WRONG = {
     "smoothing": ({"label_smoothing": -0.1}, "label_smoothing=-0.1"),
     "misspelt": ({"horison": 12}, "no field 'horison': did you mean 'horizon'"),
     "types": ({"type_vocab_size": -1}, "use 0 for no token types"),
+    "rows": ({"positions": "learned", "learned_positions": 9}, "at least one for each token; use 0 for just these"),
+    "no-rows": ({"positions": "rotary", "learned_positions": 9_999}, "it counts learned positions"),
     "head": ({"classifier_hidden_size": -1}, "classifier_hidden_size=-1: a width; 0 for no such layer"),
     "deviation": ({"initializer_range": -0.1}, "initializer_range=-0.1: weights are drawn with this deviation"),
     "eps": ({"norm_eps": 0.0}, "norm_eps=0.0: it must be positive"),

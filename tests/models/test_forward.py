@@ -129,6 +129,22 @@ def test_a_sequence_is_classified_the_same_padded_packed_or_alone(how: str) -> N
     assert_close(packed.loss, F.cross_entropy(alone, torch.tensor([0, 2, 1])), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("attention", ["softmax", "cosformer_nocos"])
+def test_tokens_left_out_are_tokens_masked(attention: str) -> None:
+    """Where attention does not count places itself: what remains keeps its learned place."""
+    model = small_model(
+        CosformerForSequenceClassification, attention=attention, causal=False, num_labels=3, positions="learned",
+        learned_positions=2 * HORIZON,
+    )  # fmt: skip
+    ids, mask = tokens(2, 23), (torch.arange(23) % 3 > 0).long().expand(2, -1)
+    masked = model(ids, mask, position_ids=torch.arange(23)[None]).logits
+    kept = mask[0].nonzero()[:, 0]
+    assert_close(model(ids[:, kept], position_ids=kept[None]).logits, masked, rtol=1e-4, atol=1e-5)
+    assert (model(ids[:, kept]).logits - masked).abs().max() > 1e-3  # other places are another input
+    far = kept[None] + HORIZON
+    assert model(ids[:, kept], position_ids=far).logits.isfinite().all()
+
+
 def test_a_classifier_with_a_layer_between() -> None:
     """As customary in the Long-Range Arena: an MLP on the pooled tokens."""
     model = small_model(CosformerForSequenceClassification, causal=False, num_labels=3, classifier_hidden_size=7)

@@ -78,6 +78,41 @@ def test_masked_texts_are_all_texts_and_no_labels(tmp_path: Path) -> None:
         data.read_rows([0, 4])
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    texts=st.lists(st.text("\0ab", max_size=9), min_size=1, max_size=6).filter(any), length=st.integers(1, 10),
+    order=st.randoms(),
+)  # fmt: skip
+def test_what_is_blank_is_left_out(tmp_path_factory, texts, length, order) -> None:
+    """Of one item, of a batch, and before anything is hidden."""
+    rows = [((text,), i % 2) for i, text in enumerate(texts)]
+    shards = prepare(Examples(rows), "train", ByteEncoder(), tmp_path_factory.mktemp("b"))
+    blank = 3  # of byte 0
+    data = LabelledTexts(shards, length, blank=blank)
+    for item, text in zip((data[i] for i in range(len(texts))), texts, strict=True):
+        lit = [(i, 3 + ord(letter)) for i, letter in enumerate(text) if letter != "\0"][:length]
+        assert item["position_ids"].tolist() == [place for place, _ in lit]
+        assert item["input_ids"].tolist() == [token for _, token in lit]
+    hidden = MaskedTexts(shards, length, mask=0, special=(1, 2), share=0.5, blank=blank)
+    for i, item in enumerate(hidden[i] for i in range(len(texts))):
+        assert torch.equal(item["position_ids"], data[i]["position_ids"])
+        guessed = item["labels"] != -100
+        assert torch.equal(torch.where(guessed, item["labels"], item["input_ids"]), data[i]["input_ids"])
+    chosen = [order.randrange(len(data)) for _ in range(5)]
+    collate = PadCollator(pad=0, multiple=4)
+    for kind in (data, hidden.copy()):
+        read = kind.read_rows(chosen)
+        assert read is not None
+        same(collate.join(read), collate([kind[i] for i in chosen]))
+
+
+def test_blanks_are_of_single_texts_without_marks(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="blank=3: tokens are left out of single texts"):
+        LabelledTexts(examples(tmp_path / "two", [3, 4], 2, 100), 8, apart=True, blank=3)
+    with pytest.raises(ValueError, match="blank=3"):
+        LabelledTexts(examples(tmp_path / "one", [3, 4], 1, 100), 8, eos=2, blank=3)
+
+
 def test_two_texts_that_are_joined_are_read_one_by_one(tmp_path: Path) -> None:
     shards = examples(tmp_path, [3, 4], 2, 100)
     assert LabelledTexts(shards, 8).read_rows([0]) is None

@@ -149,6 +149,18 @@ def test_processes_give_what_one_gives_and_it_fits_the_shards(
     assert source.expected_bytes("train") == pytest.approx(shards.manifest.bytes, rel=0.02)
 
 
+def test_lit_pixels_and_their_places_are_the_picture(tmp_path: Path, made: tuple[Picture, NDArray[np.int64]]) -> None:
+    """As the recipe reads them."""
+    shards = prepare(open_source("lra-pathfinder", sizes=(8, 1, 1), workers=0), "train", PixelEncoder(), tmp_path)
+    items = LabelledTexts(shards, 320, blank=0)
+    for i in range(8):
+        picture = np.zeros(32 * 32, np.int64)
+        picture[items[i]["position_ids"]] = items[i]["input_ids"]
+        assert np.array_equal(picture.reshape(32, 32), made[0][i])
+    lit = (made[0] > 0).sum((1, 2))
+    assert lit.max() < 320  # and of 120,000 pictures none had more than 295
+
+
 def test_a_killed_preparation_keeps_its_shards(tmp_path: Path) -> None:
     source = open_source("lra-pathfinder", sizes=(40, 1, 1), workers=0)
     told = []

@@ -62,6 +62,7 @@ def test_a_tokenizer_of_your_own_and_one_cache_for_many_runs(tmp_path: Path) -> 
         ("classify-sst2", "data.label=other", "examples, hub"),
         ("classify-sst2", 'data.classes=["a", "b"]', "examples, hub"),
         ("lm-text", "data.revision=abc", "hub"),
+        ("lra-text", "data.skip_black=true", "lra-pathfinder, lra-image"),
         ("lm-text", 'data.languages=["en", "de"]', "multi30k"),
     ],
     ids=str,

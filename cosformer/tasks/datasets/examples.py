@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from cosformer.tasks.encoders import Ids
-from cosformer.tasks.shards.rows import Rows, marked
+from cosformer.tasks.shards.rows import Rows, lit, marked
 from cosformer.tasks.shards.shard_set import ShardSet
 
 
@@ -33,17 +33,21 @@ class LabelledTexts(_Examples):
 
     bos and eos, where given, stand before the text and after each of the two. A text that is too long loses its end; of
     two, the longer one first. apart: two texts stay two (other_input_ids), for a model that reads them one by one.
+    blank: a token that is left out, such as a black pixel; position_ids [n] then tell where the others were.
     """
 
     def __init__(
-        self, shards: ShardSet, length: int, *, bos: int | None = None, eos: int | None = None, apart: bool = False
-    ) -> None:
+        self, shards: ShardSet, length: int, *, bos: int | None = None, eos: int | None = None, apart: bool = False,
+        blank: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(shards, "classification needs a source with labels")
         if not shards.manifest.classes:
             raise ValueError(f"{shards.folder} holds pairs without labels: use SequencePairs")
         if apart and shards.manifest.texts != 2:
             raise ValueError(f"apart=True, but {shards.folder} has one text per example: leave it out")
-        self.length, self.apart = length, apart
+        if blank is not None and (shards.manifest.texts != 1 or bos is not None or eos is not None):
+            raise ValueError(f"blank={blank}: tokens are left out of single texts without marks")
+        self.length, self.apart, self.blank = length, apart, blank
         self.bos, self.eos = _some(bos), _some(eos)
         count = 1 if apart else shards.manifest.texts
         self.room = length - len(self.bos) - count * len(self.eos)
@@ -56,6 +60,10 @@ class LabelledTexts(_Examples):
         return self.shards.manifest.classes
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
+        if self.blank is not None:
+            rows = self._lit([index])
+            item = {name: torch.from_numpy(found.values[0]) for name, found in rows.items()}
+            return {**item, "labels": torch.tensor(self.shards.label(index))}
         texts = self._texts(index)
         item = {"labels": torch.tensor(self.shards.label(index))}
         if self.apart:
@@ -71,13 +79,21 @@ class LabelledTexts(_Examples):
         for index in indices:
             if not 0 <= index < len(self):
                 raise IndexError(f"example {index} of {len(self)}")
+        labels = torch.from_numpy(self.shards.labels_at(np.asarray(indices)))
+        if self.blank is not None:
+            return {**self._lit(indices), "labels": labels}
         found: dict[str, Rows | Tensor] = {}
         documents = np.asarray(indices, np.int64) * count
         for i, name in enumerate(("input_ids", "other_input_ids")[:count]):
             spans = self.shards.spans(documents + i)
             spans[:, 1] = np.minimum(spans[:, 1], spans[:, 0] + self.room)
             found[name] = marked(self.shards.rows(spans), self.bos, self.eos)
-        return {**found, "labels": torch.from_numpy(self.shards.labels_at(np.asarray(indices)))}
+        return {**found, "labels": labels}
+
+    def _lit(self, indices: Sequence[int]) -> dict[str, Rows]:
+        """Of single texts, all but what is blank."""
+        assert self.blank is not None
+        return lit(self.shards.rows(self.shards.spans(np.asarray(indices, np.int64))), self.blank, self.length)
 
     def _joined(self, texts: list[Ids]) -> Tensor:
         lengths = fit([len(text) for text in texts], self.room)

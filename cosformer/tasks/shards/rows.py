@@ -23,6 +23,10 @@ class Rows(NamedTuple):
     def longest(self) -> int:
         return self.values.shape[1]
 
+    def cut(self, longest: int) -> "Rows":
+        """Of each row no more than its beginning."""
+        return Rows(self.values[:, :longest], np.minimum(self.lengths, longest))
+
     def padded(self, fill: int, width: int, *, left: bool) -> Tensor:
         """[B, width]"""
         count, longest = self.values.shape
@@ -33,6 +37,16 @@ class Rows(NamedTuple):
         there = places >= width - self.lengths[:, None] if left else places < self.lengths[:, None]
         out[there] = self.values[self.real()]  # both go row by row
         return torch.from_numpy(out)
+
+
+def lit(rows: Rows, blank: int, longest: int) -> dict[str, Rows]:
+    """Tokens other than blank, at most so many of each row, and where they were in it."""
+    kept = rows.real() & (rows.values != blank)
+    lengths = kept.sum(1)
+    there = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+    ids, places = np.zeros(there.shape, np.int64), np.zeros(there.shape, np.int64)
+    ids[there], places[there] = rows.values[kept], np.nonzero(kept)[1]  # all go row by row
+    return {"input_ids": Rows(ids, lengths).cut(longest), "position_ids": Rows(places, lengths).cut(longest)}
 
 
 def marked(rows: Rows, bos: NDArray[np.int64], eos: NDArray[np.int64]) -> Rows:
