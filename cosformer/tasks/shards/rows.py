@@ -41,11 +41,14 @@ class Rows(NamedTuple):
 
 def lit(rows: Rows, blank: int, longest: int) -> dict[str, Rows]:
     """Tokens other than blank, at most so many of each row, and where they were in it."""
-    kept = rows.real() & (rows.values != blank)
-    lengths = kept.sum(1)
+    kept = rows.values != blank
+    if (rows.lengths != rows.longest).any():
+        kept &= rows.real()
+    flat, lengths = np.flatnonzero(kept), np.count_nonzero(kept, axis=1)
     there = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
     ids, places = np.zeros(there.shape, np.int64), np.zeros(there.shape, np.int64)
-    ids[there], places[there] = rows.values[kept], np.nonzero(kept)[1]  # all go row by row
+    ids[there] = rows.values.reshape(-1)[flat]  # both go row by row
+    places[there] = flat - np.repeat(np.arange(len(lengths)) * rows.longest, lengths)
     return {"input_ids": Rows(ids, lengths).cut(longest), "position_ids": Rows(places, lengths).cut(longest)}
 
 
