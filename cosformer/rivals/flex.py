@@ -17,6 +17,8 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 PATHS = ("auto", "gather", "flex")
 TILE = 128
 """Of queries and of keys: torch's backward kernel on Hopper steps by 128 and refuses masks of smaller tiles."""
+VARIANTS = 128
+"""Of masks, modes and shapes that are compiled in one process."""
 NARROWEST = 16
 """Width of a head below which torch's kernel does not compile."""
 Sees = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -59,13 +61,20 @@ def flex_part(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, sees: Sees) -> tup
     )  # fmt: skip
     # the kernel for short queries lacks some of what this one has: groups of three heads, for example
     options: Any = {"FORCE_USE_FLEX_ATTENTION": True}
-    attend = flex_attention if torch.compiler.is_compiling() or not q.is_cuda else _compiled()
+    attend = flex_attention if torch.compiler.is_compiling() or not q.is_cuda else fused
     o, rest = attend(
         q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1], return_aux=AuxRequest(lse=True),
         kernel_options=options,
     )  # fmt: skip
     assert rest.lse is not None
     return o, rest.lse
+
+
+def fused(*tensors: Tensor, **options: Any) -> Any:
+    """flex_attention, compiled. Past its limit of variants torch would run the rest unfused, with a score for every
+    pair; it is eight, as many as a pattern of two parts has in two modes, with gradients and without."""
+    with torch._dynamo.config.patch(recompile_limit=VARIANTS):
+        return _compiled()(*tensors, **options)
 
 
 @functools.cache

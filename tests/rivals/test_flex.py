@@ -4,6 +4,7 @@ On a CPU torch's FlexAttention looks at no tile and has no gradient. So `dense_f
 kernel on a GPU would; torch's own is held against it, and is used for real in test_rivals_cuda.py.
 """
 
+import functools
 from typing import Any
 
 import pytest
@@ -155,3 +156,18 @@ def test_auto_takes_flex_on_cuda_and_says_why_where_it_cannot() -> None:
             takes_flex("flex", x)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="path='fast' is unknown"):
         small_config(attention="sparse", attention_options={"path": "fast"})
+
+
+@pytest.mark.parametrize(("most", "unfused"), [(flex.VARIANTS, 0), (8, 4)])
+def test_no_variant_is_left_unfused(most: int, unfused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch runs the ninth variant of a function as it is, and says so in a log only."""
+
+    def stand_in(x: Tensor, *, variant: str) -> Tensor:
+        return x + (len(variant) if torch.compiler.is_compiling() else 0)
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(flex, "flex_attention", stand_in)
+    monkeypatch.setattr(flex, "VARIANTS", most)
+    monkeypatch.setattr(flex, "_compiled", functools.cache(flex._compiled.__wrapped__))
+    found = [flex.fused(torch.zeros(1), variant="x" * n).item() for n in range(1, 13)]
+    assert [n for n, value in enumerate(found, 1) if value != n] == list(range(13 - unfused, 13))
