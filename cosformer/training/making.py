@@ -17,6 +17,7 @@ from cosformer.models import (
 )
 from cosformer.models.tokenizers import byte_tokenizer
 from cosformer.models.writing import read_config
+from cosformer.tasks import LraSource
 from cosformer.training.data import RunData, special_ids
 from cosformer.training.recipe import Recipe
 from cosformer.training.recipe_fields import BadRecipe
@@ -51,7 +52,7 @@ def config_for(recipe: Recipe, data: RunData) -> CosformerConfig:
     if recipe.task == "translate":
         given["decoder_start_token_id"] = ids["pad"] if ids["bos"] is None else ids["bos"]
     if recipe.model.init:
-        return _config_from(recipe, given, longest)
+        return _config_from(recipe, data, given, longest)
     try:
         config = CosformerConfig(
             causal=recipe.task in ("lm", "translate"), is_encoder_decoder=recipe.task == "translate",
@@ -60,10 +61,11 @@ def config_for(recipe: Recipe, data: RunData) -> CosformerConfig:
     except (TypeError, ValueError) as error:
         raise BadRecipe(f"model: {error}") from error
     _check_horizon(config, longest)
+    _check_places(config, data)
     return config
 
 
-def _config_from(recipe: Recipe, given: dict[str, Any], longest: int) -> CosformerConfig:
+def _config_from(recipe: Recipe, data: RunData, given: dict[str, Any], longest: int) -> CosformerConfig:
     folder = Path(recipe.model.init).expanduser()
     config = read_config(folder)
     wanted = recipe.model.config.get("attention", "cosformer")
@@ -95,6 +97,7 @@ def _config_from(recipe: Recipe, given: dict[str, Any], longest: int) -> Cosform
             f"sequences of {longest} tokens, and the model in model.init={recipe.model.init!r} has "
             f"horizon={config.horizon}, for which it was trained: use data.length={config.horizon} or less"
         )
+    _check_places(config, data)
     return config
 
 
@@ -141,6 +144,19 @@ def _check_horizon(config: CosformerConfig, longest: int) -> None:
         raise BadRecipe(
             f"sequences of {longest} tokens and model.horizon={config.horizon}: the horizon covers the longest; set "
             f"model.horizon={longest}, or a shorter data.length"
+        )
+
+
+def _check_places(config: CosformerConfig, data: RunData) -> None:
+    """A lit pixel has the place it has in the whole picture."""
+    if not data.recipe.data.skip_black or config.positions != "learned":
+        return
+    assert isinstance(data.source, LraSource)  # others have no black pixels
+    rows, places = config.learned_positions or config.horizon, data.source.length
+    if rows < places:
+        raise BadRecipe(
+            f"data.skip_black, pictures of {places:,} pixels and {rows:,} learned positions: each pixel needs its own; "
+            f"set model.learned_positions={places}, or data.skip_black=false"
         )
 
 

@@ -235,12 +235,13 @@ def test_a_model_to_start_from_that_does_not_fit(tmp_path: Path) -> None:
         ("lra-listops", "lm-text", "of 259 tokens, gives other ids than tokenizer.kind='task' of lra-listops"),
         ("lra-text", "lra-image", "gives other ids than tokenizer.kind='task' of lra-text"),
         ("translate-multi30k", "lm-text", "task='translate' needs an encoder–decoder"),
+        ("lra-pathfinder", "lra-image", "pictures of 1,024 pixels and 64 learned positions: each pixel needs its own"),
     ):
         recipe = tiny(name, tmp_path / f"{name}-data", f'model.init="{tmp_path / "runs" / init}"')
         with pytest.raises(BadRecipe, match=message):
             train(recipe, tmp_path / "run", device="cpu")
-    for name, init in (("lra-text", "lm-text"), ("lra-pathfinder", "lra-image")):
-        recipe = tiny(name, tmp_path / f"{name}-data", f'model.init="{tmp_path / "runs" / init}"')
+    for name, init, more in (("lra-text", "lm-text", []), ("lra-pathfinder", "lra-image", ["data.skip_black=false"])):
+        recipe = tiny(name, tmp_path / f"{name}-data", f'model.init="{tmp_path / "runs" / init}"', *more)
         assert train(recipe, tmp_path / name / "run", device="cpu").steps == 2
 
 
