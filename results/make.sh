@@ -128,9 +128,12 @@ compare)
 ablations)
     side_by_side
     each=(--ablation features,cos,positions "${share[@]}" --out "$runs/ablations") # one table: the folder's
-    run compare train lra-listops "${each[@]}"
-    run compare train classify-sst2 --set train.epochs=1 "${each[@]}" --data "classify-sst2=$data/sst2" \
-        --json "$results/ablations-$tag.json"
+    each+=(--json "$results/ablations-$tag.json")
+    failed=0
+    run compare train lra-listops "${each[@]}" || failed=$?
+    [ "$failed" -le 1 ] || exit "$failed" # 1: a run failed, and the others go on; more: it was ended
+    run compare train classify-sst2 --set train.epochs=1 "${each[@]}" --data "classify-sst2=$data/sst2" || failed=$?
+    exit "$failed"
     ;;
 *)
     echo "no stage $stage: $stages" >&2

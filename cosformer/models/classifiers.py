@@ -149,7 +149,8 @@ class CosformerForPairClassification(CosformerPreTrainedModel):
         first = self._document(input_ids, attention_mask, inputs_embeds, own | kwargs)
         second = self._document(other_input_ids, other_attention_mask, other_inputs_embeds, others | kwargs)
         both = torch.cat([first, second, first * second, first - second], -1)
-        hidden = F.relu(self.pair(F.dropout(both, self.config.classifier_dropout, self.training)))
+        hidden = self.pair(F.dropout(both, self.config.classifier_dropout, self.training))
+        hidden = F.relu(hidden) if self.config.classifier_hidden_size else F.gelu(hidden)
         logits = self.score(hidden)
         loss: Any = None
         if labels is not None:

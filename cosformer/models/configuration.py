@@ -85,7 +85,7 @@ class CosformerConfig(PreTrainedConfig):
     """How classifiers sum up a sequence: mean, first or last of its tokens that are not padding."""
     classifier_hidden_size: int = 0
     """Of classifiers of sequences: width of a layer with ReLU between that and the score; 0: there is none (of pairs:
-    it has hidden_size)."""
+    one of hidden_size, with GELU)."""
 
     tie_word_embeddings: bool = True
     """Output and input embeddings are one matrix (in an encoder–decoder, both inputs too)."""

@@ -191,7 +191,7 @@ def _parts(model: Any, ours: CosformerPreTrainedModel, theirs: Any, family: Fami
     elif isinstance(ours, CosformerForTokenClassification):
         for end in ("weight", "bias"):
             yield Part(f"score.{end}", f"{family.token_head}.{end}")
-    elif isinstance(ours, CosformerForSequenceClassification) and family.row_head is not None:
+    elif isinstance(ours, CosformerForSequenceClassification) and family.row_head is not None and ours.hidden is None:
         yield Part("score.weight", f"{family.row_head}.weight")
 
 
@@ -252,7 +252,7 @@ def _why_not(name: str, ours: CosformerPreTrainedModel) -> str:
     if "seq_relationship" in name:
         return "predicts whether one sentence follows another; there is no such head"
     if isinstance(ours, CosformerForSequenceClassification):
-        return "a classifier of two layers; ours is one, and is new"
+        return "a classifier of other layers than ours, which is new"
     return f"a head that {type(ours).__name__} does not have"
 
 
@@ -260,7 +260,7 @@ def _beginning(name: str, value: Tensor, filled: set[str]) -> dict[str, str]:
     how = "zeros" if not value.any() else "ones" if (value == 1).all() else "drawn at random"
     if name.endswith(".bias") and name.removesuffix("bias") + "weight" in filled:
         reason = "the source has no bias here; zero changes nothing"
-    elif name.startswith("score."):
+    elif name.startswith(("score.", "hidden.")):
         reason = "a head to be trained"
     elif ".kind." in name:
         reason = "of the attention itself, where the source has nothing"

@@ -63,7 +63,7 @@ def check_length(config: CosformerConfig, past: int | Tensor, new: int) -> None:
         why = (
             "weights past the horizon would turn negative"
             if any(name == "cosformer" for name in config.attentions)
-            else "there is no learned position beyond it"
+            else "the model has not learned to read further"
         )
         raise ValueError(
             f"{new} tokens{held}, but the model's horizon is {config.horizon}: {why}. A horizon is part of what was "

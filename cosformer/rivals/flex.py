@@ -72,8 +72,9 @@ def flex_part(q: Tensor, k: Tensor, v: Tensor, tiles: Tensor, sees: Sees) -> tup
 
 def fused(*tensors: Tensor, **options: Any) -> Any:
     """flex_attention, compiled. Past its limit of variants torch would run the rest unfused, with a score for every
-    pair; it is eight, as many as a pattern of two parts has in two modes, with gradients and without."""
-    with torch._dynamo.config.patch(recompile_limit=VARIANTS):
+    pair; it is eight, as many as a pattern of two parts has in two modes, with gradients and without. Past ours it
+    stops."""
+    with torch._dynamo.config.patch(recompile_limit=VARIANTS, fail_on_recompile_limit_hit=True):
         return _compiled()(*tensors, **options)
 
 

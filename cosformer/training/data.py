@@ -203,6 +203,9 @@ def open_data(
     if isinstance(source, TextSource) and source.document_marks:
         marks = Marks(eos=special_ids(tokenizer)["eos"])
     key = json.dumps([place_of(recipe.data), encoder.fingerprint, marks.bos, marks.eos])
+    whole = source.length if isinstance(source, LraSource) and source.even and recipe.tokenizer.kind == "task" else 0
+    if recipe.data.length < whole and not recipe.data.skip_black:
+        said(f"data.length={recipe.data.length}: of each {whole:,} tokens the rest is not read")
     folder = cache / f"{file_name(source)}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     shards = {
         split: prepare(source, split, encoder, folder, marks=marks, progress=progress, said=said) for split in wanted

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import nn
 
 from cosformer.models import (
     CosformerConfig,
@@ -56,7 +57,7 @@ def config_for(recipe: Recipe, data: RunData) -> CosformerConfig:
     try:
         config = CosformerConfig(
             causal=recipe.task in ("lm", "translate"), is_encoder_decoder=recipe.task == "translate",
-            **{"horizon": longest, **recipe.model.config}, **given,
+            **{"horizon": longest, **_places(recipe, data), **recipe.model.config}, **given,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise BadRecipe(f"model: {error}") from error
@@ -147,16 +148,29 @@ def _check_horizon(config: CosformerConfig, longest: int) -> None:
         )
 
 
+def _places(recipe: Recipe, data: RunData) -> dict[str, int]:
+    """Learned positions for all pixels, where only the lit ones are tokens."""
+    if not recipe.data.skip_black or recipe.model.config.get("positions") != "learned":
+        return {}
+    assert isinstance(data.source, LraSource)  # others have no black pixels
+    return {"learned_positions": data.source.length}
+
+
 def _check_places(config: CosformerConfig, data: RunData) -> None:
     """A lit pixel has the place it has in the whole picture."""
-    if not data.recipe.data.skip_black or config.positions != "learned":
+    if not data.recipe.data.skip_black:
         return
-    assert isinstance(data.source, LraSource)  # others have no black pixels
-    rows, places = config.learned_positions or config.horizon, data.source.length
-    if rows < places:
+    assert isinstance(data.source, LraSource)
+    places, rows = data.source.length, config.learned_positions or config.horizon
+    instead = f"or read all pixels: data.skip_black=false, data.length={places}, model.horizon={places}"
+    if config.positions == "none":
+        raise BadRecipe(
+            f"data.skip_black with positions='none': nothing would tell where a pixel is; set some, {instead}"
+        )
+    if config.positions == "learned" and rows < places:
         raise BadRecipe(
             f"data.skip_black, pictures of {places:,} pixels and {rows:,} learned positions: each pixel needs its own; "
-            f"set model.learned_positions={places}, or data.skip_black=false"
+            f"start from a model with model.learned_positions={places}, {instead}"
         )
 
 
@@ -176,6 +190,9 @@ def make_model(recipe: Recipe, data: RunData) -> Any:
         raise BadRecipe(
             f"model.init={recipe.model.init!r} lacks {', '.join(lost[:5])}: it is not a whole {cls.__name__}"
         )
+    if any(name.startswith("hidden.") for name in {*info["missing_keys"], *info["unexpected_keys"]}):
+        nn.init.normal_(model.score.weight, std=config.initializer_range)  # what it had read something else
+        nn.init.zeros_(model.score.bias)
     return model
 
 

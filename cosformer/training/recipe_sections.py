@@ -48,8 +48,9 @@ class DataRecipe:
     mask_share: float = 0.15
     """Of masked language models: how many tokens are to be guessed."""
     skip_black: bool = False
-    """Of pictures: only lit pixels are tokens, and position_ids tell where they are. Customary code masks black ones,
-    which says the same and takes longer."""
+    """Of pictures: only lit pixels are tokens, and position_ids tell where they are. For attention that does not count
+    places itself the same as masking the black ones, as customary; what does (cosFormer's distance, patterns, mixtures
+    of places) counts lit pixels. `length` then bounds these."""
     fill: bool = False
     """Of classifiers: pad every text to `length`, so that all batches have one shape; else to the longest beside it."""
     sizes: tuple[int, ...] = ()

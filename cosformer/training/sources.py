@@ -33,7 +33,8 @@ READS = {
     "hub": ("column", "columns", "label", "classes", "config", "revision"), "multi30k": ("languages",),
     "lra-listops": ("sizes", "seed"), "lra-pathfinder": ("sizes", "seed", "skip_black"), "lra-image": ("skip_black",),
 }  # fmt: skip
-"""Fields of the data section that say what a source is, beside its path: those of one would mean nothing to another."""
+"""Fields of the data section that say what a source is, beside its path, or how it is read: those of one would mean
+nothing to another."""
 
 
 def placed(recipe: Recipe) -> Recipe:

@@ -273,6 +273,18 @@ def test_labels_and_tokens_come_along(tmp_path: Path) -> None:
     assert ours.score.out_features == 3
 
 
+def test_a_layer_before_the_score_makes_both_new(tmp_path: Path) -> None:
+    """Also where the score's shape would fit: it would read something else."""
+    source = make("llama-rows", tmp_path)
+    width = source.config.hidden_size
+    ours, report = converted(tmp_path, classifier_hidden_size=width)
+    assert ours.score.weight.shape == source.score.weight.shape
+    assert not torch.equal(ours.score.weight, source.score.weight)
+    reasons = {entry["target"]: entry["reason"] for entry in report.new}
+    assert reasons["score.weight"] == reasons["hidden.weight"] == "a head to be trained"
+    assert "score.weight" in [entry["source"] for entry in report.not_copied]
+
+
 def test_the_same_seed_draws_the_same(tmp_path: Path) -> None:
     make("bert-rows", tmp_path)
     before = torch.random.get_rng_state()

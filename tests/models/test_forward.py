@@ -205,7 +205,7 @@ def test_each_tower_has_its_own_places_and_types() -> None:
     pooled = [model.model(x, token_type_ids=kind).last_hidden_state.mean(1) for x, kind in ((a, types), (b, others))]
     first, second = pooled
     both = torch.cat([first, second, first * second, first - second], -1)
-    assert_close(got, model.score(F.relu(model.pair(both))))
+    assert_close(got, model.score(F.gelu(model.pair(both))))
     moved = model(a, other_input_ids=b, position_ids=torch.arange(9)[None] + 1).logits
     other_moved = model(a, other_input_ids=b, other_position_ids=torch.arange(6)[None] + 1).logits
     for one in (got, moved, other_moved):
@@ -393,7 +393,7 @@ def test_an_encoder_keeps_no_cache() -> None:
 def test_softmax_has_no_horizon() -> None:
     model = small_model(CosformerModel, attention="softmax", positions="rotary")
     assert model(tokens(1, HORIZON + 30)).last_hidden_state.isfinite().all()
-    with pytest.raises(ValueError, match="no learned position beyond it"):
+    with pytest.raises(ValueError, match="the model has not learned to read further"):
         small_model(CosformerModel, attention="softmax", positions="learned")(tokens(1, HORIZON + 1))
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tasks.tasks_data import Examples, shards_of
 
 from cosformer.tasks import ByteEncoder, LabelledTexts, MaskedTexts, MaskedWindows, PadCollator, ShardSet, prepare
+from cosformer.tasks.datasets import masked
 
 Lengths = st.lists(st.integers(0, 12), min_size=1, max_size=9).filter(any)
 
@@ -62,6 +64,14 @@ def test_of_masked_ones(tmp_path_factory, lengths, length, shard, texts, order) 
         data.set_epoch(3)
         chosen = [order.randrange(len(data)) for _ in range(5)]
         same(collate.join(data.read_rows(chosen)), collate([data[i] for i in chosen]))
+
+
+def test_how_many_rows_are_hidden_at_once_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = MaskedTexts(examples(tmp_path, [5, 0, 9, 12, 3], 1, 9), 12, mask=0, special=(1, 2), share=0.5)
+    whole = data.read_rows(range(5))
+    monkeypatch.setattr(masked, "AT_ONCE", 25)  # two rows
+    for name, rows in data.read_rows(range(5)).items():
+        assert np.array_equal(rows.values, whole[name].values)
 
 
 def test_masked_texts_are_all_texts_and_no_labels(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from training_data import text, tiny
 
+from cosformer.models.writing import load_model
 from cosformer.tasks import SourceMissing
-from cosformer.training import BadRecipe, Watch, engine, load_recipe, read_metrics, run_folder, train
+from cosformer.training import BadRecipe, Watch, engine, load_recipe, open_data, read_metrics, run_folder, train
 from cosformer.training.checkpoint import checkpoints
+from cosformer.training.making import make_model
 from cosformer.training.recipe import read_recipe_file
 from cosformer.training.recorder import cut_after
 
@@ -243,6 +246,20 @@ def test_a_model_to_start_from_that_does_not_fit(tmp_path: Path) -> None:
     for name, init, more in (("lra-text", "lm-text", []), ("lra-pathfinder", "lra-image", ["data.skip_black=false"])):
         recipe = tiny(name, tmp_path / f"{name}-data", f'model.init="{tmp_path / "runs" / init}"', *more)
         assert train(recipe, tmp_path / name / "run", device="cpu").steps == 2
+
+
+def test_a_head_that_read_something_else_is_new(tmp_path: Path) -> None:
+    """Also where it has the same shape: 16 pooled numbers, or 16 of a layer between."""
+    for name, field in (("with", "model.classifier_hidden_size=16"), ("without", "model.classifier_hidden_size=0")):
+        train(tiny("lra-listops", tmp_path / "data", field), tmp_path / name, device="cpu")
+    for start, field in (("with", "model.classifier_hidden_size=0"), ("without", "model.classifier_hidden_size=16")):
+        recipe = tiny("lra-listops", tmp_path / "data", field, f'model.init="{tmp_path / start}"')
+        model = make_model(recipe, open_data(recipe, tmp_path / "data-cache"))
+        before = load_model(tmp_path / start)
+        assert torch.equal(model.model.norm.weight, before.model.norm.weight)
+        assert model.score.weight.shape == before.score.weight.shape
+        assert not torch.equal(model.score.weight, before.score.weight)
+        assert not model.score.bias.any()
 
 
 def test_an_unwritable_cache_is_the_caches(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from training_data import tiny
 
 from cosformer.models.writing import load_model
-from cosformer.training import BadRecipe, open_data, train
+from cosformer.training import BadRecipe, load_recipe, open_data, train
+from cosformer.training.making import config_for
 from cosformer.training.sources import source_of
 
 
@@ -71,6 +74,42 @@ def test_what_a_source_does_not_read_is_refused(name: str, field: str, takers: s
     with pytest.raises(BadRecipe, match=rf"says nothing to data\.source=.*, only to {takers}: leave it out"):
         train(tiny(name, tmp_path / "data", field), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("task", ["classify", "mlm"])
+def test_pictures_are_read_without_black_pixels(task: str, tmp_path: Path) -> None:
+    """As lra-pathfinder says; both when it is learned and before that."""
+    recipe = load_recipe("lra-pathfinder", "data.sizes=[6, 2, 2]", f"task={task}")
+    data = open_data(recipe, tmp_path)
+    batch = data.training_set().__getitems__([(0, i) for i in range(6)])
+    assert batch["input_ids"].shape == batch["position_ids"].shape == batch["attention_mask"].shape == (6, 320)
+    lit = batch["attention_mask"].bool()
+    pictures = data.shards["train"].rows(data.shards["train"].spans(np.arange(6))).values
+    assert (pictures > 0).sum(1).tolist() == lit.sum(1).tolist()
+    for row in range(6):
+        places, seen = batch["position_ids"][row, lit[row]], batch["input_ids"][row, lit[row]]
+        true = torch.from_numpy(pictures[row])[places]
+        labels = batch["labels"][row, lit[row]] if task == "mlm" else torch.full_like(seen, -100)
+        assert torch.equal(torch.where(labels != -100, labels, seen), true)
+    assert config_for(recipe, data).learned_positions == 1024
+    whole = recipe.with_values(["data.skip_black=false"])
+    told: list[str] = []
+    items = open_data(whole, tmp_path, said=told.append).training_set()
+    assert "position_ids" not in items.__getitems__([(0, 0)])
+    assert any("data.length=320: of each 1,024 tokens the rest is not read" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("tokenizer.kind=bytes", "pixels are tokens of kind task"),
+        ("model.positions=none", "nothing would tell where a pixel is"),
+        ("model.learned_positions=400", "1,024 pixels and 400 learned positions"),
+    ],
+)
+def test_black_pixels_that_cannot_be_left_out(field: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(BadRecipe, match=words):
+        train(tiny("lra-pathfinder", tmp_path / "data", field), tmp_path / "run", device="cpu")
 
 
 def test_a_hub_has_one_name(tmp_path: Path) -> None:
