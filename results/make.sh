@@ -89,7 +89,8 @@ image)
     arena image --tasks image --attentions "$rivals" --data "image=$data/cifar10-gray" --set train.steps=8000
     ;;
 pathfinder)
-    arena pathfinder --tasks pathfinder --attentions "$rivals"
+    # A step takes a GPU about as long as one reader takes for its pictures
+    arena pathfinder --tasks pathfinder --attentions "$rivals" --set train.workers=2
     ;;
 rates)
     # Told by validation alone: `train` opens no test, a queue would test each. In fewer steps than the recipes have
@@ -104,7 +105,7 @@ rates)
         for rate in ${RATES:-2e-4 5e-4 1e-3}; do
             while (($(jobs -rp | wc -l) >= jobs)); do wait -n || failed=1; done
             run train "lra-$task" "${given[@]}" --device "$device" --out "$runs/rates/$task-$rate" --resume --quiet \
-                --set train.workers=1 --set train.compile=graphs --set model.residual_in_fp32=false \
+                --set train.workers=2 --set train.compile=graphs --set model.residual_in_fp32=false \
                 --set "train.steps=$steps" --set "train.learning_rate=$rate" "${extra[@]}" &
         done
     done

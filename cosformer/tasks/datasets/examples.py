@@ -93,7 +93,8 @@ class LabelledTexts(_Examples):
     def _lit(self, indices: Sequence[int]) -> dict[str, Rows]:
         """Of single texts, all but what is blank."""
         assert self.blank is not None
-        return lit(self.shards.rows(self.shards.spans(np.asarray(indices, np.int64))), self.blank, self.length)
+        spans = self.shards.spans(np.asarray(indices, np.int64))
+        return lit(self.shards.stored_rows(spans), spans[:, 1] - spans[:, 0], self.blank, self.length)
 
     def _joined(self, texts: list[Ids]) -> Tensor:
         lengths = fit([len(text) for text in texts], self.room)

@@ -72,9 +72,11 @@ class Masked(Dataset[dict[str, Tensor]], ABC):
         for index in indices:
             if not 0 <= index < len(self):
                 raise IndexError(f"item {index} of {len(self)}")
-        found, places = self.shards.rows(self.places(numbers)), {}
-        if self.blank is not None:
-            places = lit(found, self.blank, self.length)
+        spans = self.places(numbers)
+        if self.blank is None:
+            found, places = self.shards.rows(spans), {}
+        else:
+            places = lit(self.shards.stored_rows(spans), spans[:, 1] - spans[:, 0], self.blank, self.length)
             found = places.pop("input_ids")
         inputs, labels = self.hide(found, numbers)
         return {"input_ids": Rows(inputs, found.lengths), "labels": Rows(labels, found.lengths), **places}

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cosformer.tasks.encoders import Ids
+
 
 class Rows(NamedTuple):
     """Sequences of unequal length, side by side from the left; what lies beyond a length has no meaning."""
@@ -39,16 +41,16 @@ class Rows(NamedTuple):
         return torch.from_numpy(out)
 
 
-def lit(rows: Rows, blank: int, longest: int) -> dict[str, Rows]:
-    """Tokens other than blank, at most so many of each row, and where they were in it."""
-    kept = rows.values != blank
-    if (rows.lengths != rows.longest).any():
-        kept &= rows.real()
+def lit(stored: Ids, ends: NDArray[np.int64], blank: int, longest: int) -> dict[str, Rows]:
+    """Tokens other than blank, at most so many of each row, and where they were in it. ends [B]: of the rows."""
+    kept, width = stored != blank, stored.shape[1]
+    if (ends != width).any():
+        kept &= np.arange(width) < ends[:, None]
     flat, lengths = np.flatnonzero(kept), np.count_nonzero(kept, axis=1)
     there = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
     ids, places = np.zeros(there.shape, np.int64), np.zeros(there.shape, np.int64)
-    ids[there] = rows.values.reshape(-1)[flat]  # both go row by row
-    places[there] = flat - np.repeat(np.arange(len(lengths)) * rows.longest, lengths)
+    ids[there] = stored.reshape(-1)[flat]  # both go row by row
+    places[there] = flat - np.repeat(np.arange(len(lengths)) * width, lengths)
     return {"input_ids": Rows(ids, lengths).cut(longest), "position_ids": Rows(places, lengths).cut(longest)}
 
 

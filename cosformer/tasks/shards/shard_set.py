@@ -105,18 +105,30 @@ class ShardSet:
 
     def rows(self, spans: NDArray[np.int64]) -> Rows:
         """Copies of these stretches of tokens, side by side."""
+        return Rows(self.stored_rows(spans).astype(np.int64), spans[:, 1] - spans[:, 0])
+
+    def stored_rows(self, spans: NDArray[np.int64]) -> Ids:
+        """The same [n, longest] as they are stored, in two or four bytes."""
         lengths = spans[:, 1] - spans[:, 0]
-        out = np.zeros((len(spans), int(lengths.max(initial=0))), np.int64)
+        longest = int(lengths.max(initial=0))
+        out = np.zeros((len(spans), longest), DTYPES[self.manifest.dtype])
         shards = np.searchsorted(self._token_ends, spans[:, 0], "right") - 1
-        for line, (start, stop), shard in zip(out, spans.tolist(), shards.tolist(), strict=True):
-            if start == stop:  # also behind the last token, where there is no shard
-                continue
+        left = lengths > 0  # there may be no shard behind the last token
+        for shard in np.unique(shards[left]).tolist():
+            begin, end = self._token_ends[shard], self._token_ends[shard + 1]
+            alike = (shards == shard) & (lengths == longest) & (spans[:, 1] <= end)
+            if alike.any():
+                windows = np.lib.stride_tricks.sliding_window_view(self._map(shard).tokens, longest)
+                out[alike] = windows[spans[alike, 0] - begin]
+                left &= ~alike
+        for place in np.flatnonzero(left).tolist():
+            (start, stop), shard = spans[place].tolist(), int(shards[place])
             begin = int(self._token_ends[shard])
             if stop <= self._token_ends[shard + 1]:
-                line[: stop - start] = self._map(shard).tokens[start - begin : stop - begin]
+                out[place, : stop - start] = self._map(shard).tokens[start - begin : stop - begin]
             else:
-                line[: stop - start] = self.read(start, stop)
-        return Rows(out, lengths)
+                out[place, : stop - start] = self.read(start, stop)
+        return out
 
     def labels_at(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         shards = np.searchsorted(self._label_ends, examples, "right") - 1
