@@ -192,11 +192,12 @@ def test_a_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_processes_end_with_a_parent_that_was_killed() -> None:
     program = (
+        "import os\n"
         "from cosformer.tasks.lra import listops, processes\n"
         "class Told(processes.MakingWorker):\n"
         "    def __init__(self, maker):\n"
         "        super().__init__(maker)\n"
-        "        print(self.process.pid, flush=True)\n"
+        "        os.write(1, f'{self.process.pid}\\n'.encode())  # in one piece: another thread says its own\n"
         "processes.MakingWorker = Told\n"
         "list(listops.ListOps(workers=2).examples('train'))\n"
     )
