@@ -29,13 +29,8 @@ def words(key: np.uint64, count: int) -> Words:
         return mix(key + (np.arange(1, count + 1, dtype=np.uint64)) * GOLDEN)
 
 
-def shares(drawn: Words) -> NDArray[np.float64]:
-    """Words as numbers in [0, 1)."""
-    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
 def is_below(drawn: Words, share: float) -> NDArray[np.bool_]:
-    """shares(drawn) < share, without making these numbers."""
+    """Whether words, taken as numbers in [0, 1) by their first 53 bits, are less; these numbers are not made."""
     most = math.ceil(share * 2**53)  # of 53 bits; a product with a power of two is exact
     if most >= 2**53:
         return np.ones(drawn.shape, bool)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosformer.tasks import ResumableBatches
-from cosformer.tasks.keyed_random import Permutation, shares, words
+from cosformer.tasks.keyed_random import Permutation, is_below, words
 
 
 @settings(deadline=None)
@@ -45,7 +45,15 @@ def test_neighbours_are_scattered() -> None:
     order = Permutation(100_000, 1).slice(0, 100_000)
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
-    assert abs(shares(words(np.uint64(3), 100_000)).mean() - 0.5) < 0.01
+    assert abs(is_below(words(np.uint64(3), 100_000), 0.5).mean() - 0.5) < 0.01
+
+
+@settings(deadline=None)
+@given(share=st.floats(0, 1), near=st.integers(-3_000, 3_000))
+def test_below_is_below(share: float, near: int) -> None:
+    word = min(max(int(share * 2**64) + near, 0), 2**64 - 1)
+    found = is_below(np.asarray([word], np.uint64), share)
+    assert found.tolist() == [(word >> 11) * 2.0**-53 < share]
 
 
 def epoch_of(sampler: ResumableBatches) -> list[list[int]]:
